@@ -90,6 +90,21 @@ void check_mixture(const MixtureConfig& mixture, const Checker& check) {
   check.integer("the number of experts", mixture.num_experts, 1, kMostExperts);
   check.integer("the number of experts of a token", mixture.num_experts_per_token, 1, mixture.num_experts);
   check.integer("the experts' intermediate size", mixture.intermediate_size, 1, 1 << 24);
+  check.integer("the shared expert's intermediate size", mixture.shared_intermediate_size, 0, 1 << 24);
+  check.real("the scale of experts' weights", mixture.weight_scale, 1 / kMaxFactor, kMaxFactor);
+  check.integer("the number of groups of experts", mixture.num_groups, 1, mixture.num_experts);
+  check.integer("the number of groups of a token", mixture.num_groups_per_token, 1, mixture.num_groups);
+  const int group_size = mixture.num_experts / mixture.num_groups;
+  if (mixture.num_groups > 1 && (mixture.num_experts % mixture.num_groups != 0 || group_size < 2)) {
+    check.fail(
+        "the number of groups of experts", mixture.num_groups,
+        fmt::format("expected one that makes groups of two or more of {} experts", mixture.num_experts));
+  }
+  if (group_size * mixture.num_groups_per_token < mixture.num_experts_per_token) {
+    check.fail("the number of experts of a token", mixture.num_experts_per_token,
+               fmt::format("expected no more than those of its groups, {}",
+                           group_size * mixture.num_groups_per_token));
+  }
 }
 
 }  // namespace
@@ -150,6 +165,14 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "olmoe";
     case Architecture::kGraniteMoe:
       return "granitemoe";
+    case Architecture::kQwen2Moe:
+      return "qwen2_moe";
+    case Architecture::kGlm4Moe:
+      return "glm4_moe";
+    case Architecture::kErnie45Moe:
+      return "ernie4_5_moe";
+    case Architecture::kDots1:
+      return "dots1";
   }
   return "unknown";
 }
@@ -161,6 +184,10 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kGptOss:
     case Architecture::kOlmoe:
     case Architecture::kGraniteMoe:
+    case Architecture::kQwen2Moe:
+    case Architecture::kGlm4Moe:
+    case Architecture::kErnie45Moe:
+    case Architecture::kDots1:
       return true;
     default:
       return false;
@@ -173,6 +200,7 @@ ModelConfig architecture_config(Architecture architecture) {
   switch (architecture) {
     case Architecture::kQwen3:
     case Architecture::kQwen3Moe:
+    case Architecture::kDots1:
       config.qk_norm = QkNorm::kEachHead;
       break;
     case Architecture::kHunYuanDense:
@@ -228,6 +256,9 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
     case Architecture::kGraniteMoe:
+    case Architecture::kQwen2Moe:
+    case Architecture::kGlm4Moe:
+    case Architecture::kErnie45Moe:
     case Architecture::kMiniCpm:
     case Architecture::kMixtral:
     case Architecture::kExaone:

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/arguments.h"
 #include "ops/rope.h"
 
 namespace tessera {
@@ -38,7 +39,11 @@ enum class Architecture {
   kMixtral,
   kGptOss,
   kOlmoe,
-  kGraniteMoe
+  kGraniteMoe,
+  kQwen2Moe,
+  kGlm4Moe,
+  kErnie45Moe,
+  kDots1
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
@@ -56,8 +61,14 @@ struct MixtureConfig {
   int num_experts = 0;
   int num_experts_per_token = 0;
   std::int64_t intermediate_size = 0;  ///< width of each expert
-  /// Whether the weights of a token's experts sum to 1: softmax over their logits, not over all.
-  bool normalized = true;
+  ExpertScoring scoring = ExpertScoring::kSoftmax;
+  bool normalized = true;   ///< the weights of a token's experts, its scores, are divided by their sum
+  float weight_scale = 1;   ///< and then multiplied by this
+  bool score_bias = false;  ///< numbers that scores are added to where experts are picked
+  int num_groups = 1;       ///< of experts, of which a token's experts come from
+  int num_groups_per_token = 1;
+  std::int64_t shared_intermediate_size = 0;  ///< width of the expert that all tokens share; 0: there is none
+  bool shared_gate = false;                   ///< what it gives is multiplied by a sigmoid of its own
   bool router_bias = false;
   bool expert_bias = false;  ///< of gate, up and down
 

@@ -74,21 +74,29 @@ void ExecutionPlan::allocate_buffers() {
     expert_gate_ = columns_of(expert_gate_up_, 0, mixture.intermediate_size);
     expert_up_ = columns_of(expert_gate_up_, mixture.intermediate_size, mixture.intermediate_size);
     expert_results_ = matrix(expert_results_buffer_, "experts' results", dtype, slots, config_.hidden_size);
-    routing_.num_experts = mixture.num_experts;
+    const auto routing = [this](DeviceBuffer& buffer, const char* what, std::int64_t num_slots,
+                                int num_experts) {
+      buffer = ops_.allocate(
+          (3 * static_cast<std::size_t>(num_slots) + static_cast<std::size_t>(num_experts) + 1) * 4, what);
+      ExpertRouting result;
+      result.num_experts = num_experts;
+      result.experts = buffer.as<std::int32_t>();
+      result.weights = buffer.as<float>() + num_slots;
+      result.order = buffer.as<std::int32_t>() + 2 * num_slots;
+      result.offsets = buffer.as<std::int32_t>() + 3 * num_slots;
+      return result;
+    };
+    routing_ = routing(routing_buffer_, "experts of tokens", slots, mixture.num_experts);
     routing_.num_slots = mixture.num_experts_per_token;
-    routing_buffer_ = ops_.allocate(
-        (3 * static_cast<std::size_t>(slots) + static_cast<std::size_t>(mixture.num_experts) + 1) * 4,
-        "experts of tokens");
-    routing_.experts = routing_buffer_.as<std::int32_t>();
-    routing_.weights = routing_buffer_.as<float>() + slots;
-    routing_.order = routing_buffer_.as<std::int32_t>() + 2 * slots;
-    routing_.offsets = routing_buffer_.as<std::int32_t>() + 3 * slots;
+    if (mixture.shared_gate) {
+      shared_gate_logits_ = matrix(shared_gate_buffer_, "shared expert's gate", DType::kF32, rows, 1);
+      shared_gating_ = routing(shared_routing_buffer_, "shared expert's weights", rows, 1);
+      shared_gating_.num_slots = 1;
+    }
   }
-  if (!config_.mixture || !config_.layer_has_experts.empty()) {
-    gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
-    gate_ = columns_of(gate_up_, 0, config_.intermediate_size);
-    up_ = columns_of(gate_up_, config_.intermediate_size, config_.intermediate_size);
-  }
+  std::int64_t widest = 0;
+  for (int layer = 0; layer < config_.num_layers; ++layer) widest = std::max(widest, mlp_width(layer));
+  if (widest > 0) gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * widest);
   head_input_ =
       matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
   matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
@@ -137,6 +145,10 @@ void ExecutionPlan::allocate_buffers() {
   positions_ = descriptors_.seq_lens_kv + batch;
   sequences_ = positions_ + tokens;
   if (scales_queries()) query_scales_ = reinterpret_cast<const float*>(sequences_ + tokens);
+}
+
+std::int64_t ExecutionPlan::mlp_width(int layer) const {
+  return has_experts(config_, layer) ? config_.mixture->shared_intermediate_size : config_.intermediate_size;
 }
 
 std::span<const PlanStep> ExecutionPlan::steps(const StepShape& shape) {

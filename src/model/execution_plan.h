@@ -67,7 +67,8 @@ struct PlanStep {
 ///               attention_out_norm, post_attention_norm (with the residual add), gate_proj and up_proj,
 ///               activation, down_proj (stacked gate and up with the activation as one step), mlp_out_norm;
 ///               of a layer of experts router, route_experts, experts' gate and up, activation and down,
-///               combine_experts instead
+///               combine_experts instead, onto what the expert that all tokens share gives by the former,
+///               multiplied by its gate
 ///   for the rows whose logits are needed: final norm (with the residual add), output head, scale,
 ///   softcap
 ///
@@ -138,11 +139,12 @@ class ExecutionPlan {
 
   /// What one kernel does in a layer.
   struct LayerFusion {
-    bool qkv = false;       ///< input norm and q/k/v_proj
-    bool rope = false;      ///< and rope_append; never if heads are normed
-    bool gate_up = false;   ///< post-attention norm, gate and up_proj and activation
-    bool gated = false;     ///< if not that, or of experts: gate and up_proj and activation
-    bool combined = false;  ///< experts' down_proj and the sum of what they give
+    bool qkv = false;            ///< input norm and q/k/v_proj
+    bool rope = false;           ///< and rope_append; never if heads are normed
+    bool gate_up = false;        ///< post-attention norm, gate and up_proj and activation
+    bool gated = false;          ///< if not that, or of an expert that all tokens share: the latter two
+    bool experts_gated = false;  ///< those of experts
+    bool combined = false;       ///< experts' down_proj and the sum of what they give
 
     friend auto operator<=>(const LayerFusion&, const LayerFusion&) = default;
   };
@@ -154,7 +156,11 @@ class ExecutionPlan {
   void add_attention_steps(StepList& list, int layer, LayerFusion fusion);
   /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
-  /// Everything behind the norm of a layer of experts.
+  /// Gate and up and the activation, of normed rows.
+  void add_gate_up_steps(StepList& list, int layer, bool is_gated);
+  /// What the expert that all tokens share gives, which the others are added to.
+  void add_shared_expert_steps(StepList& list, int layer, bool adds_residual);
+  /// Router and experts.
   void add_expert_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   ExpertGemmArguments expert_product(const StepShape& shape, const Matrix& x, const Weight& weight,
                                      const Weight& bias, const Matrix& out) const;
@@ -162,7 +168,15 @@ class ExecutionPlan {
   ExpertGemmArguments combined_expert_product(const StepShape& shape, int layer, bool adds_residual) const;
   void add_expert_product(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
                           const Weight& bias, Matrix out);
-  void activate(const StepShape& shape);
+  RouteExpertsArguments routing_arguments(const StepShape& shape, int layer) const;
+  void activate(const StepShape& shape, int layer);
+  /// Whether all tokens share an expert in layers of experts.
+  bool shares_expert() const { return config_.mixture && config_.mixture->shared_intermediate_size > 0; }
+  /// Of a layer's MLP, or of the expert that all tokens share.
+  std::int64_t mlp_width(int layer) const;
+  /// (max_tokens, mlp_width): gate's columns of gate_up_ and, behind them, up's.
+  Matrix gate(int layer) const { return columns_of(gate_up_, 0, mlp_width(layer)); }
+  Matrix up(int layer) const { return columns_of(gate_up_, mlp_width(layer), mlp_width(layer)); }
   /// Whether a product may norm what it reads, and then the one before it add to the residual.
   bool may_norm_in_products() const {
     return config_.norms_before && !config_.norms_after && !config_.parallel_blocks &&
@@ -185,7 +199,7 @@ class ExecutionPlan {
                      int num_heads);
   GemmArguments product(const StepShape& shape, const Matrix& x, const Weight& weight, const Weight& bias,
                         const Matrix& out) const;
-  void add_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
+  void add_linear(StepList& list, const std::string& name, int layer, Matrix x, const Weight& weight,
                   const Weight& bias, Matrix out);
   /// A product whose result belongs to the residual stream: added here, or by the norm behind it.
   void add_residual_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
@@ -194,7 +208,7 @@ class ExecutionPlan {
   NormedGemmArguments normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
   bool takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
-  GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;
+  GemmArguments gated_product(const StepShape& shape, int layer) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
   void scale_queries(const StepShape& shape);
   void reserve_attention();
@@ -222,15 +236,18 @@ class ExecutionPlan {
   Matrix q_, k_, v_;  ///< its column ranges
   Matrix attended_;   ///< (max_tokens, num_heads * head_dim)
   Matrix delta_;      ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_up_;    ///< (max_tokens, 2 * intermediate_size)
-  Matrix gate_, up_;  ///< its column ranges
+  Matrix gate_up_;    ///< (max_tokens, 2 * the widest layer's mlp_width)
   DeviceBuffer router_logits_buffer_, routing_buffer_, expert_gate_up_buffer_, expert_results_buffer_;
   Matrix router_logits_;            ///< (max_tokens, num_experts) fp32
   ExpertRouting routing_;           ///< of max_tokens rows
   Matrix expert_gate_up_;           ///< (max_tokens * num_slots, 2 * the experts' intermediate_size)
   Matrix expert_gate_, expert_up_;  ///< its column ranges
   Matrix expert_results_;           ///< (max_tokens * num_slots, hidden_size)
-  Matrix head_input_;               ///< (max_logits_rows, hidden_size)
+  DeviceBuffer shared_gate_buffer_, shared_routing_buffer_;
+  Matrix shared_gate_logits_;    ///< (max_tokens, 1) fp32
+  ExpertRouting shared_gating_;  ///< of max_tokens rows to one expert, whose weights are the gate's sigmoids
+  const Weight no_bias_;
+  Matrix head_input_;  ///< (max_logits_rows, hidden_size)
 
   DeviceBuffer copy_weights_buffer_;
   Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before

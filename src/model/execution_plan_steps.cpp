@@ -43,12 +43,14 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
     fusion.rope =
         norms && config_.qk_norm == QkNorm::kNone && takes_normed_qkv(shape, layer, /*with_rope=*/true);
     fusion.qkv = fusion.rope || (norms && takes_normed_qkv(shape, layer, /*with_rope=*/false));
-    fusion.gate_up = norms && weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
+    const bool is_mixture = has_experts(config_, layer);
+    fusion.gate_up =
+        norms && !is_mixture && weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
     fusion.gated =
         weights.gate_up && !fusion.gate_up &&
-        ops_.takes_gated_gemm(gated_product(shape, weights), gated_activation_of(config_.activation));
-    if (has_experts(config_, layer)) {
-      fusion.gated =
+        ops_.takes_gated_gemm(gated_product(shape, layer), gated_activation_of(config_.activation));
+    if (is_mixture) {
+      fusion.experts_gated =
           weights.experts.gate_up && ops_.takes_fused_expert_gemm(gated_expert_product(shape, layer));
       fusion.combined = ops_.takes_fused_expert_gemm(combined_expert_product(shape, layer, false));
     }
@@ -88,8 +90,8 @@ GemmArguments ExecutionPlan::product(const StepShape& shape, const Matrix& x, co
   return arguments;
 }
 
-void ExecutionPlan::add_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
-                               const Weight& bias, Matrix out) {
+void ExecutionPlan::add_linear(StepList& list, const std::string& name, int layer, Matrix x,
+                               const Weight& weight, const Weight& bias, Matrix out) {
   list.push_back({name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
                     ops_.gemm(product(shape, x, weight, bias, out), ops_.stream());
                   }});
@@ -195,7 +197,7 @@ bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer, bool wit
 NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   NormedGemmArguments arguments;
-  arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate_);
+  arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate(layer));
   arguments.norm_weight = weights.post_attention_norm;
   arguments.eps = residual_eps();
   arguments.activation = gated_activation_of(config_.activation);
@@ -287,6 +289,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
 
 void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const bool is_mixture = has_experts(config_, layer);
   if (fusion.gate_up) {
     list.push_back(
         {"post_attention_norm+gate_up_proj+activation", layer, [this, layer](const StepShape& shape) {
@@ -298,23 +301,66 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
                         norm(shape, weights.post_attention_norm, true);
                       }});
     }
-    if (has_experts(config_, layer)) return add_expert_steps(list, layer, fusion, adds_residual);
-    if (fusion.gated) {
-      list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
-                        ops_.gated_gemm(gated_product(shape, weights),
-                                        gated_activation_of(config_.activation), ops_.stream());
-                      }});
-    } else if (weights.gate_up) {
-      add_linear(list, "gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias, gate_up_);
-    } else {
-      add_linear(list, "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
-      add_linear(list, "up_proj", layer, normed_, weights.up, weights.up_bias, up_);
-    }
-    if (!fusion.gated)
-      list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
+    if (!is_mixture || shares_expert()) add_gate_up_steps(list, layer, fusion.gated);
   }
-  add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
+  if (!is_mixture) {
+    add_residual_linear(list, "down_proj", layer, gate(layer), weights.down, weights.down_bias,
+                        adds_residual);
+  } else {
+    if (shares_expert()) add_shared_expert_steps(list, layer, adds_residual);
+    add_expert_steps(list, layer, fusion, adds_residual);
+  }
   if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
+}
+
+void ExecutionPlan::add_gate_up_steps(StepList& list, int layer, bool is_gated) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const std::string prefix = has_experts(config_, layer) ? "shared_expert_" : "";
+  if (is_gated) {
+    list.push_back({prefix + "gate_up_proj+activation", layer, [this, layer](const StepShape& shape) {
+                      ops_.gated_gemm(gated_product(shape, layer), gated_activation_of(config_.activation),
+                                      ops_.stream());
+                    }});
+    return;
+  }
+  if (weights.gate_up) {
+    add_linear(list, prefix + "gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias,
+               columns_of(gate_up_, 0, 2 * mlp_width(layer)));
+  } else {
+    add_linear(list, prefix + "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate(layer));
+    add_linear(list, prefix + "up_proj", layer, normed_, weights.up, weights.up_bias, up(layer));
+  }
+  list.push_back(
+      {prefix + "activation", layer, [this, layer](const StepShape& shape) { activate(shape, layer); }});
+}
+
+void ExecutionPlan::add_shared_expert_steps(StepList& list, int layer, bool adds_residual) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (!weights.shared_gate) {
+    add_residual_linear(list, "shared_expert_down_proj", layer, gate(layer), weights.down, weights.down_bias,
+                        adds_residual);
+    return;
+  }
+  add_linear(list, "shared_expert_down_proj", layer, gate(layer), weights.down, weights.down_bias, delta_);
+  add_linear(list, "shared_expert_gate", layer, normed_, weights.shared_gate, no_bias_, shared_gate_logits_);
+  // A gate's sigmoid is the weight of a single expert.
+  list.push_back({"shared_expert_sigmoid", layer, [this](const StepShape& shape) {
+                    RouteExpertsArguments arguments;
+                    arguments.logits = first_rows(shared_gate_logits_, shape.num_tokens);
+                    arguments.routing = shared_gating_;
+                    arguments.scoring = ExpertScoring::kSigmoid;
+                    ops_.route_experts(arguments, ops_.stream());
+                  }});
+  list.push_back({adds_residual ? "shared_expert_scale+residual" : "shared_expert_scale", layer,
+                  [this, adds_residual](const StepShape& shape) {
+                    CombineExpertsArguments arguments;
+                    arguments.x = first_rows(delta_, shape.num_tokens);
+                    arguments.weights = shared_gating_.weights;
+                    arguments.out = first_rows(adds_residual ? residual_ : delta_, shape.num_tokens);
+                    arguments.num_slots = 1;
+                    arguments.accumulate = adds_residual;
+                    ops_.combine_experts(arguments, ops_.stream());
+                  }});
 }
 
 ExpertGemmArguments ExecutionPlan::expert_product(const StepShape& shape, const Matrix& x,
@@ -347,7 +393,7 @@ ExpertGemmArguments ExecutionPlan::combined_expert_product(const StepShape& shap
       expert_product(shape, expert_gate_, experts.down, experts.down_bias, expert_results_);
   arguments.out = first_rows(adds_residual ? residual_ : delta_, shape.num_tokens);
   arguments.combines = true;
-  arguments.accumulate = adds_residual;
+  arguments.accumulate = adds_residual || shares_expert();
   return arguments;
 }
 
@@ -362,12 +408,10 @@ void ExecutionPlan::add_expert_steps(StepList& list, int layer, LayerFusion fusi
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const ExpertWeights& experts = weights.experts;
   add_linear(list, "router", layer, normed_, weights.router, weights.router_bias, router_logits_);
-  list.push_back({"route_experts", layer, [this](const StepShape& shape) {
-                    ops_.route_experts(
-                        {first_rows(router_logits_, shape.num_tokens), routing_, config_.mixture->normalized},
-                        ops_.stream());
+  list.push_back({"route_experts", layer, [this, layer](const StepShape& shape) {
+                    ops_.route_experts(routing_arguments(shape, layer), ops_.stream());
                   }});
-  if (fusion.gated) {
+  if (fusion.experts_gated) {
     list.push_back({"experts_gate_up+activation", layer, [this, layer](const StepShape& shape) {
                       ops_.expert_gemm(gated_expert_product(shape, layer), ops_.stream());
                     }});
@@ -402,22 +446,37 @@ void ExecutionPlan::add_expert_steps(StepList& list, int layer, LayerFusion fusi
                       arguments.weights = routing_.weights;
                       arguments.out = first_rows(adds_residual ? residual_ : delta_, shape.num_tokens);
                       arguments.num_slots = routing_.num_slots;
-                      arguments.accumulate = adds_residual;
+                      arguments.accumulate = adds_residual || shares_expert();
                       ops_.combine_experts(arguments, ops_.stream());
                     }});
   }
-  if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
 }
 
-GemmArguments ExecutionPlan::gated_product(const StepShape& shape, const LayerWeights& weights) const {
-  return product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
+RouteExpertsArguments ExecutionPlan::routing_arguments(const StepShape& shape, int layer) const {
+  const MixtureConfig& mixture = *config_.mixture;
+  RouteExpertsArguments arguments;
+  arguments.logits = first_rows(router_logits_, shape.num_tokens);
+  arguments.routing = routing_;
+  arguments.normalized = mixture.normalized;
+  arguments.scoring = mixture.scoring;
+  arguments.score_bias =
+      static_cast<const float*>(weights_.layers[static_cast<std::size_t>(layer)].score_bias.data);
+  arguments.num_groups = mixture.num_groups;
+  arguments.num_groups_used = mixture.num_groups_per_token;
+  arguments.weight_scale = mixture.weight_scale;
+  return arguments;
 }
 
-void ExecutionPlan::activate(const StepShape& shape) {
-  const Matrix gate = first_rows(gate_, shape.num_tokens);
-  ops_.gated_activation(
-      {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
-      ops_.stream());
+GemmArguments ExecutionPlan::gated_product(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  return product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate(layer));
+}
+
+void ExecutionPlan::activate(const StepShape& shape, int layer) {
+  const Matrix gate_rows = first_rows(gate(layer), shape.num_tokens);
+  ops_.gated_activation({gated_activation_of(config_.activation), gate_rows,
+                         first_rows(up(layer), shape.num_tokens), gate_rows},
+                        ops_.stream());
 }
 
 }  // namespace tessera

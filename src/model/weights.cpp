@@ -94,8 +94,8 @@ class Loader {
     weights.k_norm = vector(keys, std::vector<float>(of_keys.size(), 1.0f), made);
   }
 
-  /// A router, which GGUF files have as F32 whatever it was trained as: as bf16 where that is the same
-  /// numbers, since products of two types are slow.
+  /// A router or gate, which GGUF files have as F32 whatever it was trained as: as bf16 where that is the
+  /// same numbers, since products of two types are slow.
   Weight router(const std::string& name) {
     const HostWeight host = find(name);
     const auto count = static_cast<std::size_t>(host.rows * host.columns);
@@ -308,7 +308,13 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   if (has_experts(config, layer)) {
     weights.router = loader.router(mlp + "router.weight");
     weights.router_bias = loader.weight(mlp + "router.bias");
+    weights.score_bias = loader.floats(mlp + "e_score_correction.bias", 0, made);
     loader.load_experts(mlp + "experts.", weights.experts);
+    if (config.mixture->shared_gate) weights.shared_gate = loader.router(mlp + "shared_expert_gate.weight");
+    if (config.mixture->shared_intermediate_size > 0) {
+      load_gate_up(loader, mlp + "shared_expert.", /*fused=*/false, weights);
+      loader.load({mlp + "shared_expert.down_proj", &weights.down, &weights.down_bias});
+    }
     return weights;
   }
   load_gate_up(loader, mlp, config.fused_gate_up, weights);

@@ -36,14 +36,18 @@ struct LayerWeights {
   Weight o_bias;
   Weight attention_out_norm;   ///< (1, hidden_size), of what attention gives
   Weight post_attention_norm;  ///< (1, hidden_size), of what the MLP reads
-  Weight gate, up;             ///< (intermediate_size, hidden_size)
+  /// (intermediate_size, hidden_size); in a layer of experts that of the expert that all tokens share, if
+  /// there is one, and so are those below.
+  Weight gate, up;
   Weight gate_up;  ///< the rows of both, where checkpoint or device has them in one; then they have no data
   Weight gate_bias, up_bias;
   Weight gate_up_bias;
   Weight down;  ///< (hidden_size, intermediate_size)
   Weight down_bias;
-  Weight router;  ///< (num_experts, hidden_size); of a layer of experts, which has none of the MLP's above
+  Weight router;  ///< (num_experts, hidden_size); of a layer of experts
   Weight router_bias;
+  Weight score_bias;   ///< (1, num_experts), fp32
+  Weight shared_gate;  ///< (1, hidden_size), of the expert that all tokens share
   ExpertWeights experts;
   Weight sinks;         ///< (1, num_heads), fp32
   Weight mlp_out_norm;  ///< (1, hidden_size), of what the MLP gives

@@ -269,6 +269,40 @@ TEST(GoldenCheckpoint, HasMixturesOfExpertsOfOlmoeAndGranite) {
   }
 }
 
+TEST(GoldenCheckpoint, HasExpertsThatAllTokensShare) {
+  const std::vector<bool> all, all_but_first = {false, true, true}, every_second = {false, true, false, true};
+  for (const auto& [name, architecture, shared, has_gate, has_bias, layers] :
+       {std::tuple("qwen2_moe", Architecture::kQwen2Moe, 40, true, false, all),
+        std::tuple("gguf_qwen2_moe_q8_0", Architecture::kQwen2Moe, 64, true, false, all),
+        std::tuple("granitemoeshared", Architecture::kGraniteMoe, 40, false, false, all),
+        std::tuple("gguf_granitemoeshared_q8_0", Architecture::kGraniteMoe, 64, false, false, all),
+        std::tuple("glm4_moe", Architecture::kGlm4Moe, 32, false, true, all_but_first),
+        std::tuple("gguf_glm4_moe_q8_0", Architecture::kGlm4Moe, 32, false, true, all_but_first),
+        std::tuple("dots1", Architecture::kDots1, 16, false, true, all_but_first),
+        std::tuple("gguf_dots1_f16", Architecture::kDots1, 16, false, true, all_but_first),
+        std::tuple("ernie4_5_moe", Architecture::kErnie45Moe, 32, false, true, every_second),
+        std::tuple("gguf_ernie4_5_moe_q8_0", Architecture::kErnie45Moe, 32, false, true, every_second)}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.architecture, architecture);
+    ASSERT_TRUE(c.mixture);
+    EXPECT_EQ(c.mixture->shared_intermediate_size, shared);
+    EXPECT_EQ(c.mixture->shared_gate, has_gate);
+    EXPECT_EQ(c.mixture->score_bias, has_bias);
+    EXPECT_EQ(c.layer_has_experts, layers);
+    const bool is_glm = architecture == Architecture::kGlm4Moe,
+               is_dots = architecture == Architecture::kDots1;
+    EXPECT_EQ(c.mixture->scoring == ExpertScoring::kSigmoid, is_glm || is_dots);
+    EXPECT_EQ(c.mixture->num_groups, is_glm ? 2 : 1);
+    EXPECT_EQ(c.mixture->num_groups_per_token, 1);
+    EXPECT_EQ(c.mixture->weight_scale, is_glm ? 1.5f : is_dots ? 2.5f : 1);
+    EXPECT_EQ(c.mixture->normalized, !is_dots && architecture != Architecture::kQwen2Moe);
+    EXPECT_EQ(c.rope.rotary_dim, is_glm ? 8 : 0);
+  }
+  EXPECT_EQ(open_golden("glm4_moe").config.qk_norm, QkNorm::kEachHead);
+  EXPECT_EQ(open_golden("gguf_glm4_moe_q8_0").config.qk_norm, QkNorm::kNone);
+}
+
 TEST(GoldenCheckpoint, HasMixturesOfExperts) {
   for (const auto& [name, architecture, width] :
        {std::tuple("qwen3_moe", Architecture::kQwen3Moe, 32),

@@ -775,6 +775,23 @@ TEST(ExpectedTensors, SayWhereTheyCouldBeSplit) {
   config.qkv_bias = config.o_bias = config.mlp_bias = false;
   config.qk_norm = QkNorm::kNone;
   EXPECT_EQ(expected_tensors(config).size(), 2u + 2u * 9u);
+  config.mixture = {.num_experts = 5,
+                    .num_experts_per_token = 2,
+                    .intermediate_size = 12,
+                    .score_bias = true,
+                    .shared_intermediate_size = 20,
+                    .shared_gate = true};
+  config.layer_has_experts = {false, true};
+  tensors.clear();
+  for (const ExpectedTensor& tensor : expected_tensors(config)) tensors.emplace(tensor.name, tensor);
+  EXPECT_EQ(tensors.size(), 2u + 9u + 6u + 9u);
+  expect("layers.0.mlp.gate_proj.weight", {40, 16}, SplitAxis::kRows);
+  expect("layers.1.mlp.router.weight", {5, 16}, SplitAxis::kNone);
+  expect("layers.1.mlp.e_score_correction.bias", {5}, SplitAxis::kNone);
+  expect("layers.1.mlp.experts.down_proj.weight", {5, 16, 12}, SplitAxis::kExperts);
+  expect("layers.1.mlp.shared_expert.up_proj.weight", {20, 16}, SplitAxis::kRows);
+  expect("layers.1.mlp.shared_expert.down_proj.weight", {16, 20}, SplitAxis::kColumns);
+  expect("layers.1.mlp.shared_expert_gate.weight", {16}, SplitAxis::kNone);
 }
 
 }  // namespace

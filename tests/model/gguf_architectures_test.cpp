@@ -19,8 +19,9 @@ using namespace testing_files;
 
 using Change = std::function<void(GgufBuilder&, const std::string& prefix)>;
 
-/// The configuration of a small file of 4 layers.
-ModelConfig parse(const std::string& architecture, const char* eps_key, const Change& change = {}) {
+/// The configuration of a small file of 4 layers, which has the tensors that `has` asks for.
+ModelConfig parse(const std::string& architecture, const char* eps_key, const Change& change = {},
+                  const std::function<void(ModelConfig&)>& has = {}) {
   ModelConfig sizes = architecture_config(gguf_architecture(architecture).value());
   sizes.vocab_size = 5;
   sizes.hidden_size = 16;
@@ -29,6 +30,7 @@ ModelConfig parse(const std::string& architecture, const char* eps_key, const Ch
   sizes.num_heads = sizes.num_kv_heads = 2;
   sizes.head_dim = 8;
   sizes.tied_embeddings = true;
+  if (has) has(sizes);
   GgufBuilder builder;
   const std::string prefix = architecture + ".";
   builder.text("general.architecture", architecture);
@@ -187,6 +189,109 @@ TEST(GgufArchitectures, OfModelsOfImagesThePartForTextIsRead) {
   EXPECT_EQ(parse("qwen3vl", kRms).architecture, Architecture::kQwen3);
   EXPECT_EQ(gguf_architecture_name(Architecture::kQwen2), "qwen2");
   EXPECT_EQ(gguf_architecture_name(Architecture::kQwen3), "qwen3");
+}
+
+/// Of 4 experts, 2 for each token.
+Change experts(const Change& more = {}) {
+  return [=](GgufBuilder& b, const std::string& prefix) {
+    b.u32(prefix + "expert_count", 4);
+    b.u32(prefix + "expert_used_count", 2);
+    b.u32(prefix + "expert_feed_forward_length", 6);
+    if (more) more(b, prefix);
+  };
+}
+
+std::function<void(ModelConfig&)> has_experts_in(const std::vector<bool>& layers, std::int64_t shared,
+                                                 bool score_bias) {
+  return [=](ModelConfig& c) {
+    c.mixture = {.num_experts = 4,
+                 .num_experts_per_token = 2,
+                 .intermediate_size = 6,
+                 .score_bias = score_bias,
+                 .shared_intermediate_size = shared};
+    c.layer_has_experts = layers;
+  };
+}
+
+TEST(GgufArchitectures, GlmsExpertsAreScoredEachForItself) {
+  const std::vector<bool> all_but_first = {false, true, true, true};
+  const auto dense_and_shared = [](GgufBuilder& b, const std::string& prefix) {
+    b.u32(prefix + "leading_dense_block_count", 1);
+    b.u32(prefix + "expert_shared_count", 3);
+  };
+  const auto has = has_experts_in(all_but_first, 18, true);
+  for (const std::string name : {"glm4moe", "dots1"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = parse(name, kRms, experts(dense_and_shared), has);
+    EXPECT_EQ(c.layer_has_experts, all_but_first);
+    const MixtureConfig expected = {.num_experts = 4,
+                                    .num_experts_per_token = 2,
+                                    .intermediate_size = 6,
+                                    .scoring = ExpertScoring::kSigmoid,
+                                    .normalized = false,
+                                    .score_bias = true,
+                                    .shared_intermediate_size = 18};
+    EXPECT_EQ(c.mixture, expected);
+  }
+  const auto with_entry = [&](const Change& entry) {
+    return parse("glm4moe", kRms, experts([&](GgufBuilder& b, const std::string& prefix) {
+                   dense_and_shared(b, prefix);
+                   entry(b, prefix);
+                 }),
+                 has);
+  };
+  const auto with_number = [&](const char* key, std::uint32_t value) {
+    return with_entry([&](GgufBuilder& b, const std::string& prefix) { b.u32(prefix + key, value); });
+  };
+  EXPECT_EQ(with_number("expert_gating_func", 1).mixture->scoring, ExpertScoring::kSoftmax);
+  EXPECT_TRUE(with_number("expert_gating_func", 3).mixture->normalized);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { with_number("expert_gating_func", 4); }),
+             "glm4moe.expert_gating_func is 4; supported are 1");
+  EXPECT_EQ(with_number("expert_group_count", 2).mixture->num_groups, 2);
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { with_number("expert_group_used_count", 2); }),
+             "the number of groups of a token is 2, expected 1 to 1");
+  const auto scale = [&](float value) {
+    return with_entry([&](GgufBuilder& b, const std::string& prefix) {
+             b.f32(prefix + "expert_weights_scale", value);
+           })
+        .mixture->weight_scale;
+  };
+  EXPECT_EQ(scale(2.5f), 2.5f);
+  EXPECT_EQ(scale(0), 1) << "as readers take it";
+  // Of its blocks the last is one that guesses more tokens.
+  const ModelConfig guessing = parse("glm4moe", kRms, experts([&](GgufBuilder& b, const std::string& prefix) {
+                                       dense_and_shared(b, prefix);
+                                       b.u32(prefix + "nextn_predict_layers", 1);
+                                     }),
+                                     has);
+  EXPECT_EQ(guessing.num_layers, 3);
+  EXPECT_EQ(guessing.layer_has_experts, (std::vector<bool>{false, true, true}));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { with_number("nextn_predict_layers", 4); }),
+             "the number of layers is 0");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("glm4moe", kRms, dense_and_shared, has); }),
+             "'glm4moe.expert_count': is missing");
+}
+
+TEST(GgufArchitectures, ErniesExpertsMayStandInEverySoManyThLayer) {
+  const std::vector<bool> every_second = {false, true, false, true};
+  const auto interval = [](std::uint32_t step) {
+    return experts([=](GgufBuilder& b, const std::string& prefix) {
+      b.u32(prefix + "interleave_moe_layer_step", step);
+      b.u32(prefix + "expert_shared_count", 2);
+      b.u32(prefix + "expert_shared_feed_forward_length", 10);
+    });
+  };
+  const ModelConfig c = parse("ernie4_5-moe", kRms, interval(2), has_experts_in(every_second, 10, false));
+  EXPECT_EQ(c.layer_has_experts, every_second);
+  const MixtureConfig expected = {
+      .num_experts = 4, .num_experts_per_token = 2, .intermediate_size = 6, .shared_intermediate_size = 10};
+  EXPECT_EQ(c.mixture, expected);
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] { parse("ernie4_5-moe", kRms, interval(0), has_experts_in({}, 10, false)); }),
+             "is below 1");
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] { parse("qwen3moe", kRms, interval(1), has_experts_in({}, 10, false)); }),
+             "experts that all tokens share are not supported of this architecture");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -223,6 +224,19 @@ class ChangedFolder {
     folder_.write(file, document.dump());
     return *this;
   }
+  /// Replaces parts of the names of model.safetensors.
+  ChangedFolder& rename_tensors(const std::vector<std::pair<std::string, std::string>>& parts) {
+    const std::string file = read_file(folder_.path() / "model.safetensors");
+    std::uint64_t header_size = 0;
+    std::memcpy(&header_size, file.data(), sizeof(header_size));
+    std::string header = file.substr(8, header_size);
+    for (const auto& [from, to] : parts) {
+      for (std::size_t at = header.find(from); at != header.npos; at = header.find(from, at + to.size()))
+        header.replace(at, from.size(), to);
+    }
+    folder_.write("model.safetensors", safetensors(header, file.substr(8 + header_size)));
+    return *this;
+  }
   const TemporaryFolder& folder() const { return folder_; }
   const fs::path& path() const { return folder_.path(); }
 
@@ -395,6 +409,21 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
     ChangedFolder folder("ministral3");
     folder.change("config.json", [](json& config) { config["rope_parameters"]["rope_type"] = "default"; });
     EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "llama_4_scaling_beta without YaRN");
+  }
+  {
+    ChangedFolder folder("qwen2_moe");
+    folder.change("config.json", [](json& config) {
+      config["mlp_only_layers"] = {0};
+      config["intermediate_size"] = config["shared_expert_intermediate_size"];
+    });
+    // Of the first layer the shared expert becomes the MLP, and the others belong to a layer that is not
+    // there.
+    folder.rename_tensors({{"layers.0.mlp.shared_expert.", "layers.0.mlp."},
+                           {"layers.0.mlp.shared_expert_gate.", "layers.9.mlp.shared_expert_gate."},
+                           {"layers.0.mlp.gate.", "layers.9.mlp.gate."},
+                           {"layers.0.mlp.experts.", "layers.9.mlp.experts."}});
+    EXPECT_EQ(open_checkpoint(folder.path()).config.layer_has_experts, (std::vector<bool>{false, true}));
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "experts in some of the layers only, or in these");
   }
   EXPECT_HAS(config_error("qwen2", "eos_token_id", json({1, 2, 3, 4})), "name 5 tokens");
   {

@@ -154,5 +154,155 @@ TEST(HfExperts, ReadsAGraniteMoe) {
             40);
 }
 
+TEST(HfExperts, ReadsAGraniteMoeWithASharedExpert) {
+  const json base = minimal("GraniteMoeSharedForCausalLM");
+  EXPECT_EQ(parse(base).architecture, Architecture::kGraniteMoe);
+  EXPECT_EQ(parse(base).mixture->shared_intermediate_size, 0);
+  const ModelConfig c = parse(with(base, {{"shared_intermediate_size", 512}}));
+  EXPECT_EQ(c.mixture->shared_intermediate_size, 512);
+  EXPECT_FALSE(c.mixture->shared_gate);
+  EXPECT_EQ(parse(with(minimal("GraniteMoeForCausalLM"), {{"shared_intermediate_size", 512}}))
+                .mixture->shared_intermediate_size,
+            0)
+      << "that class has none";
+}
+
+TEST(HfExperts, ReadsAQwen2Moe) {
+  const json base = minimal("Qwen2MoeForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kQwen2Moe);
+  EXPECT_EQ(c.hidden_size, 2048);
+  EXPECT_EQ(c.intermediate_size, 5632);
+  EXPECT_EQ(c.num_kv_heads, 16);
+  EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+  EXPECT_TRUE(c.qkv_bias && !c.o_bias && !c.sliding_window && c.layer_has_experts.empty());
+  const MixtureConfig expected = {.num_experts = 60,
+                                  .num_experts_per_token = 4,
+                                  .intermediate_size = 1408,
+                                  .normalized = false,
+                                  .shared_intermediate_size = 5632,
+                                  .shared_gate = true};
+  EXPECT_EQ(c.mixture, expected);
+  EXPECT_FALSE(parse(with(base, {{"qkv_bias", false}})).qkv_bias);
+  EXPECT_EQ(parse(with(base, {{"mlp_only_layers", {1}}})).layer_has_experts,
+            (std::vector<bool>{true, false, true, true}));
+  EXPECT_EQ(parse(with(base, {{"shared_expert_intermediate_size", 20480}})).mixture->shared_intermediate_size,
+            20480);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"use_sliding_window", true}}));
+                      }),
+             "use_sliding_window is true; only attention to all tokens before is supported");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(base, {{"shared_expert_intermediate_size", -1}}));
+                      }),
+             "the shared expert's intermediate size is -1, expected 0 to 16777216");
+}
+
+TEST(HfExperts, ReadsAGlm4Moe) {
+  const json base = with(minimal("Glm4MoeForCausalLM"), {{"head_dim", 128}});
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kGlm4Moe);
+  EXPECT_EQ(c.num_heads, 96);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kHalves);
+  EXPECT_EQ(c.rope.rotary_dim, 64);
+  EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.norms_after);
+  EXPECT_EQ(c.layer_has_experts, (std::vector<bool>{false, true, true, true}));
+  const MixtureConfig expected = {.num_experts = 128,
+                                  .num_experts_per_token = 8,
+                                  .intermediate_size = 1408,
+                                  .scoring = ExpertScoring::kSigmoid,
+                                  .score_bias = true,
+                                  .shared_intermediate_size = 1408};
+  EXPECT_EQ(c.mixture, expected);
+
+  const ModelConfig other = parse(with(base, {{"use_qk_norm", true},
+                                              {"attention_bias", true},
+                                              {"n_routed_experts", 160},
+                                              {"n_shared_experts", 2},
+                                              {"routed_scaling_factor", 2.5},
+                                              {"norm_topk_prob", false},
+                                              {"n_group", 8},
+                                              {"topk_group", 4},
+                                              {"first_k_dense_replace", 3}}));
+  EXPECT_EQ(other.qk_norm, QkNorm::kEachHead);
+  EXPECT_TRUE(other.qkv_bias && !other.o_bias);
+  EXPECT_EQ(other.layer_has_experts, (std::vector<bool>{false, false, false, true}));
+  EXPECT_EQ(other.mixture->num_experts, 160);
+  EXPECT_EQ(other.mixture->shared_intermediate_size, 2816);
+  EXPECT_EQ(other.mixture->weight_scale, 2.5f);
+  EXPECT_FALSE(other.mixture->normalized);
+  EXPECT_EQ(other.mixture->num_groups, 8);
+  EXPECT_EQ(other.mixture->num_groups_per_token, 4);
+  EXPECT_TRUE(parse(with(base, {{"first_k_dense_replace", 0}})).layer_has_experts.empty());
+  EXPECT_FALSE(parse(with(base, {{"first_k_dense_replace", 4}})).mixture);
+
+  const auto error = [&](const json& fields) {
+    return error_of(ErrorCode::kCorruptFile, [&] { parse(with(base, fields)); });
+  };
+  EXPECT_HAS(error({{"n_group", 3}}),
+             "the number of groups of experts is 3, expected one that makes groups of two or more of 128");
+  EXPECT_HAS(error({{"n_group", 64}, {"topk_group", 3}}),
+             "the number of experts of a token is 8, expected no more than those of its groups, 6");
+  EXPECT_HAS(error({{"n_group", 2}, {"topk_group", 3}}),
+             "the number of groups of a token is 3, expected 1 to 2");
+  EXPECT_HAS(error({{"n_shared_experts", 5000}}),
+             "n_shared_experts is 5000; no more than 1024 were expected");
+  EXPECT_HAS(error({{"routed_scaling_factor", 0}}), "the scale of experts' weights is 0");
+}
+
+TEST(HfExperts, ReadsADots1) {
+  const json base =
+      with(minimal("Dots1ForCausalLM"), {{"n_routed_experts", 128}, {"num_experts_per_tok", 6}});
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kDots1);
+  EXPECT_EQ(c.hidden_size, 4608);
+  EXPECT_EQ(c.qk_norm, QkNorm::kEachHead);
+  EXPECT_FALSE(c.sliding_window) << "max_window_layers is 62";
+  EXPECT_TRUE(c.layer_has_experts.empty());
+  EXPECT_FALSE(c.mixture->normalized);
+  EXPECT_EQ(c.mixture->shared_intermediate_size, 0);
+  EXPECT_EQ(c.mixture->scoring, ExpertScoring::kSigmoid);
+  EXPECT_EQ(parse(with(base, {{"max_window_layers", 3}})).layer_uses_sliding_window,
+            (std::vector<bool>{false, false, false, true}));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [] { parse(minimal("Dots1ForCausalLM")); }),
+             "the number of experts is 0, expected 1 to 4096");
+}
+
+TEST(HfExperts, ReadsAnErnie45Moe) {
+  const json base = minimal("Ernie4_5_MoeForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kErnie45Moe);
+  EXPECT_EQ(c.hidden_size, 2560);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.layer_has_experts, (std::vector<bool>{false, true, true, true}));
+  const MixtureConfig expected = {.num_experts = 64,
+                                  .num_experts_per_token = 6,
+                                  .intermediate_size = 1536,
+                                  .score_bias = true,
+                                  .shared_intermediate_size = 3072};
+  EXPECT_EQ(c.mixture, expected);
+  const auto layers = [&](const json& fields) { return parse(with(base, fields)).layer_has_experts; };
+  EXPECT_EQ(layers({{"moe_layer_interval", 2}}), (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(layers({{"moe_layer_end_index", 2}}), (std::vector<bool>{false, true, true, false}));
+  EXPECT_EQ(parse(with(base, {{"num_experts", 32}, {"num_experts_per_tok", 4}})).mixture->num_experts, 32);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"use_bias", true}}));
+                      }),
+             "use_bias is true; only models without biases");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        layers({{"moe_layer_interval", 0}});
+                      }),
+             "moe_layer_interval is 0; a positive number was expected");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -56,12 +56,19 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
     if (config.norms_after) vector("post_feedforward_layernorm", hidden);
     if (has_experts(config, layer)) {
-      const std::int64_t width = config.mixture->intermediate_size;
-      linear("mlp.router", config.mixture->num_experts, hidden, SplitAxis::kNone,
-             config.mixture->router_bias);
+      const MixtureConfig& mixture = *config.mixture;
+      const std::int64_t width = mixture.intermediate_size, shared = mixture.shared_intermediate_size;
+      linear("mlp.router", mixture.num_experts, hidden, SplitAxis::kNone, mixture.router_bias);
+      if (mixture.score_bias)
+        tensors.push_back({prefix + "mlp.e_score_correction.bias", {mixture.num_experts}});
       experts("gate_proj", width, hidden);
       experts("up_proj", width, hidden);
       experts("down_proj", hidden, width);
+      if (shared == 0) continue;
+      linear("mlp.shared_expert.gate_proj", shared, hidden, SplitAxis::kRows, false);
+      linear("mlp.shared_expert.up_proj", shared, hidden, SplitAxis::kRows, false);
+      linear("mlp.shared_expert.down_proj", hidden, shared, SplitAxis::kColumns, false);
+      if (mixture.shared_gate) vector("mlp.shared_expert_gate", hidden);
       continue;
     }
     if (config.fused_gate_up) {

@@ -14,6 +14,9 @@
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
 //   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
+//   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up
+//   shared_expert_gate.weight          (1, hidden), a vector
+//   e_score_correction.bias            ERNIE 4.5: (1, experts), a vector
 
 namespace tessera {
 namespace {
@@ -45,11 +48,19 @@ std::size_t part_bytes(const CheckpointTensor& tensor) { return tensor.size_byte
 /// The tensors of one layer's experts.
 class WeightCollector::ExpertGatherer {
  public:
-  ExpertGatherer(std::map<std::string, Item, std::less<>>& tensors, std::string prefix,
+  ExpertGatherer(std::map<std::string, Item, std::less<>>& tensors, const std::string& mlp,
                  const ModelConfig& config)
-      : tensors_(tensors), prefix_(std::move(prefix)), config_(config) {}
+      : tensors_(tensors), mlp_(mlp), prefix_(mlp + "experts."), config_(config) {}
 
   void run() {
+    cut_shared_in_two();
+    flatten("shared_expert_gate.weight");
+    flatten("e_score_correction.bias");
+    gather_experts();
+  }
+
+ private:
+  void gather_experts() {
     const bool is_gpt_oss = config_.architecture == Architecture::kGptOss;
     if (find("0.gate_proj.weight") != nullptr) {
       for (const char* name : {"gate_proj", "up_proj", "down_proj"}) gather(name);
@@ -70,7 +81,34 @@ class WeightCollector::ExpertGatherer {
     rename("down_proj_bias", "down_proj.bias");
   }
 
- private:
+  /// Of gate and up of the expert that all tokens share.
+  void cut_shared_in_two() {
+    auto node = tensors_.extract(mlp_ + "shared_expert.gate_up_proj");
+    if (node.empty()) return;
+    const Item& whole = node.mapped();
+    const CheckpointTensor& tensor = whole.tensor;
+    if (tensor.shape.size() != 2 || tensor.shape[0] % 2 != 0)
+      fail(whole, fmt::format("the shape is {}; rows of gate and as many of up were expected",
+                              shape_text(tensor.shape)));
+    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
+      Item half = whole;
+      half.tensor.shape[0] /= 2;
+      half.tensor.size_bytes /= 2;
+      half.tensor.data += which * half.tensor.size_bytes;
+      tensors_.insert_or_assign(
+          fmt::format("{}shared_expert.{}.weight", mlp_, which == 0 ? "gate_proj" : "up_proj"),
+          std::move(half));
+    }
+  }
+
+  /// Makes a vector of one row.
+  void flatten(const char* name) {
+    const auto found = tensors_.find(mlp_ + name);
+    if (found == tensors_.end()) return;
+    std::vector<std::int64_t>& shape = found->second.tensor.shape;
+    if (shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
+  }
+
   Item* find(const std::string& name) {
     const auto found = tensors_.find(prefix_ + name);
     return found == tensors_.end() ? nullptr : &found->second;
@@ -254,14 +292,14 @@ class WeightCollector::ExpertGatherer {
   }
 
   std::map<std::string, Item, std::less<>>& tensors_;
-  const std::string prefix_;
+  const std::string mlp_, prefix_;  ///< of what the layer's mixture has, and of its experts
   const ModelConfig& config_;
 };
 
 void WeightCollector::gather_experts(const ModelConfig& config) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (has_experts(config, layer))
-      ExpertGatherer(tensors_, fmt::format("layers.{}.mlp.experts.", layer), config).run();
+      ExpertGatherer(tensors_, fmt::format("layers.{}.mlp.", layer), config).run();
   }
 }
 

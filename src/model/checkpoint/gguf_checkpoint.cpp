@@ -238,8 +238,6 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
   }
-  if (keys.integer(gguf_keys::kExpertSharedCount).value_or(0) != 0)
-    throw_unsupported(file, "experts that all tokens share are not supported");
   if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
     throw_unsupported(file, "attention to later tokens, too, is not supported");
   }
@@ -257,7 +255,9 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
   }
   config.hidden_size = keys.required_integer(gguf_keys::kEmbeddingLength);
   config.intermediate_size = keys.required_integer(gguf_keys::kFeedForwardLength);
-  config.num_layers = keys.required_int(gguf_keys::kBlockCount);
+  config.num_layers =
+      keys.required_int(gguf_keys::kBlockCount) -
+      keys.to_int(gguf_keys::kNextnPredictLayers, keys.integer(gguf_keys::kNextnPredictLayers).value_or(0));
   config.num_heads = keys.required_int(gguf_keys::kHeadCount);
   config.num_kv_heads =
       keys.to_int(gguf_keys::kHeadCountKv, keys.integer(gguf_keys::kHeadCountKv).value_or(config.num_heads));
@@ -282,9 +282,41 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
   }
 }
 
-/// Whose layers all have experts, if the model has any.
+/// How a mixture's experts are scored.
+void read_scores(const GgufFile& file, const ArchitectureKeys& keys, const GgufMixtureTraits& traits,
+                 MixtureConfig& mixture) {
+  mixture.scoring = traits.scoring;
+  mixture.normalized = file.boolean(keys.key(gguf_keys::kExpertWeightsNorm)).value_or(traits.normalized);
+  const std::int64_t gating = keys.integer(gguf_keys::kExpertGating).value_or(0);
+  if (gating == gguf_keys::kGatingSoftmax || gating == gguf_keys::kGatingSoftmaxOfChosen) {
+    mixture.scoring = ExpertScoring::kSoftmax;
+    if (gating == gguf_keys::kGatingSoftmaxOfChosen) mixture.normalized = true;
+  } else if (gating == gguf_keys::kGatingSigmoid) {
+    mixture.scoring = ExpertScoring::kSigmoid;
+  } else if (gating != 0) {
+    throw_unsupported(file, fmt::format("{} is {}; supported are 1 (softmax), 2 (sigmoid) and 3 (softmax of "
+                                        "the chosen)",
+                                        keys.key(gguf_keys::kExpertGating), gating));
+  }
+  const float scale = keys.real(gguf_keys::kExpertWeightsScale).value_or(1);
+  if (scale != 0) mixture.weight_scale = scale;  // as readers take it
+  const auto count = [&](const char* name) {
+    return std::max(1, keys.to_int(name, keys.integer(name).value_or(1)));
+  };
+  mixture.num_groups = count(gguf_keys::kExpertGroupCount);
+  mixture.num_groups_per_token = count(gguf_keys::kExpertGroupUsedCount);
+}
+
+/// Numbers alone: which layers have experts depends on how many there are.
 void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  const GgufMixtureTraits traits = gguf_mixture_traits(config.architecture);
   const std::int64_t num_experts = keys.integer(gguf_keys::kExpertCount).value_or(0);
+  const std::int64_t num_shared = keys.integer(gguf_keys::kExpertSharedCount).value_or(0);
+  const auto shared_size = keys.integer(gguf_keys::kExpertSharedFeedForwardLength);
+  if (!traits.has_shared_count && !traits.has_shared_size &&
+      (num_shared != 0 || shared_size.value_or(0) != 0)) {
+    throw_unsupported(file, "experts that all tokens share are not supported of this architecture");
+  }
   if (num_experts == 0) {
     if (!may_have_experts(config.architecture)) return;
     file.fail(keys.key(gguf_keys::kExpertCount), "is missing");
@@ -297,9 +329,35 @@ void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfi
   mixture.num_experts_per_token = keys.required_int(gguf_keys::kExpertUsedCount);
   mixture.intermediate_size =
       keys.integer(gguf_keys::kExpertFeedForwardLength).value_or(config.intermediate_size);
-  mixture.normalized = file.boolean(keys.key(gguf_keys::kExpertWeightsNorm))
-                           .value_or(gguf_normalizes_weights(config.architecture));
+  read_scores(file, keys, traits, mixture);
   mixture.router_bias = mixture.expert_bias = config.architecture == Architecture::kGptOss;
+  constexpr std::int64_t kMostShared = 1024;
+  if (num_shared < 0 || num_shared > kMostShared) {
+    file.fail(keys.key(gguf_keys::kExpertSharedCount),
+              fmt::format("is {}, expected 0 to {}", num_shared, kMostShared));
+  }
+  mixture.shared_intermediate_size = shared_size.value_or(
+      num_shared * std::clamp<std::int64_t>(mixture.intermediate_size, 0, std::int64_t{1} << 40));
+  mixture.shared_gate =
+      config.architecture == Architecture::kQwen2Moe && mixture.shared_intermediate_size > 0;
+}
+
+/// Which layers have experts, and what these have.
+void read_expert_layers(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
+                        ModelConfig& config) {
+  const std::int64_t num_dense = keys.integer(gguf_keys::kLeadingDenseBlockCount).value_or(0);
+  const std::int64_t interval = keys.integer(gguf_keys::kMoeLayerStep).value_or(1);
+  if (interval < 1) file.fail(keys.key(gguf_keys::kMoeLayerStep), "is below 1");
+  std::vector<bool> layers = gguf_expert_layers(config.num_layers, num_dense, interval);
+  const auto first = std::find(layers.begin(), layers.end(), true);
+  if (first == layers.end()) {
+    config.mixture.reset();
+    return;
+  }
+  config.mixture->score_bias = weights.contains(
+      fmt::format("layers.{}.mlp.e_score_correction.bias", std::distance(layers.begin(), first)));
+  if (std::find(layers.begin(), layers.end(), false) != layers.end())
+    config.layer_has_experts = std::move(layers);
 }
 
 void read_control_tokens(const GgufFile& file, ModelConfig& config) {
@@ -371,7 +429,10 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
     config.query_scaling =
         QueryScaling{.beta = beta, .original_max_seq_len = *keys.integer(gguf_keys::kRopeOriginalLength)};
   }
-  validate(config, file.source());             // before anything as long as a number in the file
+  validate(config, file.source());  // before anything as long as a number in the file
+  if (config.mixture) read_expert_layers(file, keys, weights, config);
+  if (architecture == Architecture::kGlm4Moe && weights.contains("layers.0.self_attn.q_norm.weight"))
+    config.qk_norm = QkNorm::kEachHead;
   if (architecture == Architecture::kSmolLm3)  // which no key says
     config.layer_uses_rope = all_but_every(config.num_layers, kNoRopeInterval);
   // Some writers join them whatever the architecture is.

@@ -72,14 +72,44 @@ class Exporter {
     check_sliding_layers();
     check_layers_without_rope();
     check_query_scaling();
-    if (!config_.layer_has_experts.empty())
-      unsupported(
-          "experts in some of the layers only are nothing that GGUF files of this architecture can say");
+    if (config_.mixture) check_mixture(*config_.mixture);
     // Readers know it of gpt-oss.
     const bool truncates = config_.architecture != Architecture::kGptOss;
     if (config_.rope.yarn && config_.rope.yarn->truncate != truncates)
       unsupported(
           fmt::format("the RoPE scaling yarn has truncate: {}, which GGUF files can't say", !truncates));
+  }
+
+  void check_mixture(const MixtureConfig& mixture) const {
+    const GgufMixtureTraits traits = gguf_mixture_traits(config_.architecture);
+    const std::int64_t shared = mixture.shared_intermediate_size;
+    if (!config_.layer_has_experts.empty() && !expert_interval())
+      unsupported(
+          "experts in some of the layers only, or in these, are nothing that GGUF files of this architecture "
+          "can say");
+    if (traits.has_shared_count && shared % mixture.intermediate_size != 0)
+      unsupported(
+          fmt::format("the width of the experts that all tokens share, {}, is no multiple of {}, the "
+                      "others', as GGUF files of this architecture have it",
+                      shared, mixture.intermediate_size));
+  }
+
+  /// Every how many-th layer has experts, behind those that come before the first; none if files can't say
+  /// which have.
+  std::optional<int> expert_interval() const {
+    const GgufMixtureTraits traits = gguf_mixture_traits(config_.architecture);
+    if (!traits.has_dense_layers) return std::nullopt;
+    for (int interval = 1; interval <= (traits.has_interval ? config_.num_layers : 1); ++interval) {
+      if (gguf_expert_layers(config_.num_layers, num_dense_layers(), interval) == config_.layer_has_experts)
+        return interval;
+    }
+    return std::nullopt;
+  }
+
+  /// Layers before the first with experts.
+  std::int64_t num_dense_layers() const {
+    const std::vector<bool>& layers = config_.layer_has_experts;
+    return layers.empty() ? 0 : std::find(layers.begin(), layers.end(), true) - layers.begin();
   }
 
   void check_gemma() const {
@@ -153,19 +183,35 @@ class Exporter {
                       theta));
   }
 
+  void write_mixture(const MixtureConfig& mixture) {
+    const GgufMixtureTraits traits = gguf_mixture_traits(config_.architecture);
+    const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
+    set(gguf_keys::kExpertCount, mixture.num_experts);
+    set(gguf_keys::kExpertUsedCount, mixture.num_experts_per_token);
+    set(gguf_keys::kExpertFeedForwardLength, mixture.intermediate_size);
+    const std::int64_t shared = mixture.shared_intermediate_size;
+    if (traits.has_shared_count) set(gguf_keys::kExpertSharedCount, shared / mixture.intermediate_size);
+    if (traits.has_shared_size && shared > 0) set(gguf_keys::kExpertSharedFeedForwardLength, shared);
+    if (traits.has_dense_layers) set(gguf_keys::kLeadingDenseBlockCount, num_dense_layers());
+    if (traits.has_interval) set(gguf_keys::kMoeLayerStep, expert_interval().value_or(1));
+    if (traits.has_scores) {
+      const bool is_sigmoid = mixture.scoring == ExpertScoring::kSigmoid;
+      set(gguf_keys::kExpertGating, is_sigmoid ? gguf_keys::kGatingSigmoid : gguf_keys::kGatingSoftmax);
+      metadata_.set_float(key(gguf_keys::kExpertWeightsScale), mixture.weight_scale);
+      set(gguf_keys::kExpertGroupCount, mixture.num_groups);
+      set(gguf_keys::kExpertGroupUsedCount, mixture.num_groups_per_token);
+    }
+    if (mixture.normalized != traits.normalized)
+      metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), mixture.normalized);
+  }
+
   void write_sizes() {
     const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
     set(gguf_keys::kVocabSize, config_.vocab_size);
     set(gguf_keys::kContextLength, config_.max_seq_len);
     set(gguf_keys::kEmbeddingLength, config_.hidden_size);
     set(gguf_keys::kFeedForwardLength, config_.intermediate_size);
-    if (config_.mixture) {
-      set(gguf_keys::kExpertCount, config_.mixture->num_experts);
-      set(gguf_keys::kExpertUsedCount, config_.mixture->num_experts_per_token);
-      set(gguf_keys::kExpertFeedForwardLength, config_.mixture->intermediate_size);
-      if (config_.mixture->normalized != gguf_normalizes_weights(config_.architecture))
-        metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), config_.mixture->normalized);
-    }
+    if (config_.mixture) write_mixture(*config_.mixture);
     set(gguf_keys::kBlockCount, config_.num_layers);
     set(gguf_keys::kHeadCount, config_.num_heads);
     set(gguf_keys::kHeadCountKv, config_.num_kv_heads);

@@ -19,7 +19,7 @@ constexpr std::array<NamePair, 3> kOuter = {{
     {"output_norm", "norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 17> kInner = {{
+constexpr std::array<NamePair, 22> kInner = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -36,6 +36,11 @@ constexpr std::array<NamePair, 17> kInner = {{
     {"ffn_gate_exps", "mlp.experts.gate_proj"},
     {"ffn_up_exps", "mlp.experts.up_proj"},
     {"ffn_down_exps", "mlp.experts.down_proj"},
+    {"exp_probs_b", "mlp.e_score_correction"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
     {"attn_sinks", "self_attn.sinks"},
 }};
 /// Before kInner, of an architecture whose layers differ from Llama's.
@@ -53,7 +58,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 29> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 33> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -81,6 +86,10 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 29> kArchitectur
     {"llama", Architecture::kMixtral},
     {"olmoe", Architecture::kOlmoe},
     {"granitemoe", Architecture::kGraniteMoe},
+    {"qwen2moe", Architecture::kQwen2Moe},
+    {"glm4moe", Architecture::kGlm4Moe},
+    {"ernie4_5-moe", Architecture::kErnie45Moe},
+    {"dots1", Architecture::kDots1},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -93,6 +102,7 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kGlm4:
       return kGlm4;
     case Architecture::kSeedOss:
+    case Architecture::kGlm4Moe:
       return kSeedOss;
     case Architecture::kOlmo2:
     case Architecture::kExaone4:
@@ -178,6 +188,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kGlm:
     case Architecture::kGlm4:
     case Architecture::kErnie45:
+    case Architecture::kErnie45Moe:
     case Architecture::kCohere:
     case Architecture::kCohere2:
       return RopePairing::kInterleaved;
@@ -203,6 +214,36 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
     default:
       return 0;
   }
+}
+
+GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept {
+  switch (architecture) {
+    case Architecture::kOlmoe:
+      return {.normalized = false};
+    case Architecture::kQwen2Moe:
+      return {.normalized = false, .has_shared_size = true};
+    case Architecture::kGraniteMoe:
+      return {.has_shared_size = true};
+    case Architecture::kErnie45Moe:
+      return {
+          .has_shared_count = true, .has_shared_size = true, .has_dense_layers = true, .has_interval = true};
+    case Architecture::kGlm4Moe:
+    case Architecture::kDots1:
+      return {.normalized = false,
+              .scoring = ExpertScoring::kSigmoid,
+              .has_shared_count = true,
+              .has_dense_layers = true,
+              .has_scores = true};
+    default:
+      return {};
+  }
+}
+
+std::vector<bool> gguf_expert_layers(int num_layers, std::int64_t num_dense, std::int64_t interval) {
+  std::vector<bool> layers;
+  for (int layer = 0; layer < num_layers; ++layer)
+    layers.push_back(layer >= num_dense && (layer + 1) % interval == 0);
+  return layers;
 }
 
 float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept {

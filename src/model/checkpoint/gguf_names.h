@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "model/config.h"
 
@@ -33,10 +34,20 @@ constexpr bool is_granite(Architecture architecture) noexcept {
   return architecture == Architecture::kGranite || architecture == Architecture::kGraniteMoe;
 }
 
-/// Whether weights of a token's experts sum to 1 in files that don't say.
-constexpr bool gguf_normalizes_weights(Architecture architecture) noexcept {
-  return architecture != Architecture::kOlmoe;
-}
+/// What files of an architecture whose layers may be mixtures of experts say, and what those mean that don't.
+struct GgufMixtureTraits {
+  bool normalized = true;  ///< of files that don't say
+  ExpertScoring scoring = ExpertScoring::kSoftmax;
+  bool has_shared_count = false;  ///< experts that all tokens share, each as wide as the others
+  bool has_shared_size = false;   ///< the width of all of them
+  bool has_dense_layers = false;  ///< layers before the first with experts
+  bool has_interval = false;      ///< and experts in every so many-th only
+  bool has_scores = false;        ///< how experts are scored, and the scale of weights
+};
+GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept;
+
+/// Layers from `num_dense` on, of them each `interval`-th of all.
+std::vector<bool> gguf_expert_layers(int num_layers, std::int64_t num_dense, std::int64_t interval);
 
 /// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size
 /// with so many layers that it is another than of all others.
@@ -83,7 +94,18 @@ inline constexpr const char* kExpertCount = "expert_count";
 inline constexpr const char* kExpertUsedCount = "expert_used_count";
 inline constexpr const char* kExpertFeedForwardLength = "expert_feed_forward_length";
 inline constexpr const char* kExpertWeightsNorm = "expert_weights_norm";
+inline constexpr const char* kExpertWeightsScale = "expert_weights_scale";
+/// kGatingSoftmax, kGatingSigmoid or kGatingSoftmaxOfChosen.
+inline constexpr const char* kExpertGating = "expert_gating_func";
+inline constexpr std::int64_t kGatingSoftmax = 1, kGatingSigmoid = 2, kGatingSoftmaxOfChosen = 3;
+inline constexpr const char* kExpertGroupCount = "expert_group_count";
+inline constexpr const char* kExpertGroupUsedCount = "expert_group_used_count";
 inline constexpr const char* kExpertSharedCount = "expert_shared_count";
+inline constexpr const char* kExpertSharedFeedForwardLength = "expert_shared_feed_forward_length";
+inline constexpr const char* kLeadingDenseBlockCount = "leading_dense_block_count";
+inline constexpr const char* kMoeLayerStep = "interleave_moe_layer_step";
+inline constexpr const char* kNextnPredictLayers =
+    "nextn_predict_layers";  ///< of kBlockCount, behind the model's own
 inline constexpr const char* kBlockCount = "block_count";
 inline constexpr const char* kHeadCount = "attention.head_count";
 inline constexpr const char* kHeadCountKv = "attention.head_count_kv";

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "model/checkpoint/hf_experts.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/config.h"
@@ -23,6 +24,8 @@ enum class BiasKeys {
   kInternLm,         ///< qkv_bias; bias: the others; or by transformers' usual names
   kAll,              ///< use_bias
   kUnlessSaid,       ///< attention_bias, true where left out: q, k, v and o
+  kQkvIfAsked,       ///< attention_bias: q, k and v
+  kQkvOfQwen,        ///< qkv_bias, true where left out: q, k and v
 };
 
 /// Where it says which layers slide.
@@ -34,16 +37,8 @@ enum class WindowKeys {
   kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
   kAllBut,       ///< those that layer_types names, or all but every full_interval-th
   kPattern,      ///< likewise, but of sliding_window_pattern, where it is there, instead of full_interval
+  kFromLayer,    ///< those from max_window_layers on or that layer_types names
   kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
-};
-
-/// What it says of mixtures of experts.
-enum class ExpertKeys {
-  kNone,
-  kQwen,     ///< layers with and without, experts of a size of their own, norm_topk_prob
-  kMixtral,  ///< all layers, of intermediate_size
-  kOlmo,     ///< likewise, norm_topk_prob
-  kGptOss,   ///< likewise, with biases
 };
 
 /// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
@@ -69,8 +64,7 @@ struct HfArchitecture {
   std::optional<std::int64_t> sliding_window = 4096;
   std::int64_t full_interval = 0;
   bool tied_embeddings = false;
-  ExpertKeys experts = ExpertKeys::kNone;
-  int num_experts = 0, num_experts_per_token = 0;
+  HfExpertTraits experts = {};
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   bool is_gemma = false;  // norms of weights with 1 added, embeddings times the root of their length

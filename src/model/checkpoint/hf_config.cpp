@@ -24,7 +24,7 @@ using nlohmann::json;
 Activation parse_activation(const JsonFields& fields, const HfArchitecture& defaults) {
   const char* key = defaults.activation_key;
   const std::string name = fields.text(key).value_or(defaults.activation);
-  if (defaults.experts == ExpertKeys::kGptOss) return Activation::kClampedSilu;  // whatever the key says
+  if (defaults.experts.keys == ExpertKeys::kGptOss) return Activation::kClampedSilu;  // whatever the key says
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
   // The same function with its constant written in different ways.
@@ -62,7 +62,10 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const bool asks =
       must_ask ? fields.boolean("use_sliding_window").value_or(false) : keys != WindowKeys::kNone;
   const bool slides = asks && window.has_value();
-  const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
+  std::int64_t first = 0;
+  if (keys == WindowKeys::kQwen) first = fields.integer("max_window_layers").value_or(28);
+  if (keys == WindowKeys::kFromLayer)
+    first = fields.integer("max_window_layers").value_or(defaults.num_layers);
 
   std::optional<std::vector<bool>> layers;
   if (keys != WindowKeys::kAllLayers && keys != WindowKeys::kAllIfAsked)
@@ -136,7 +139,7 @@ void add_default_rope(Architecture architecture, json& document) {
 void check_quantization(const JsonFields& fields, const HfArchitecture& defaults) {
   const json* const field = fields.find("quantization_config");
   if (field == nullptr || field->empty()) return;
-  if (defaults.experts == ExpertKeys::kGptOss && field->is_object() &&
+  if (defaults.experts.keys == ExpertKeys::kGptOss && field->is_object() &&
       field->value("quant_method", json()) == "mxfp4") {
     return;
   }
@@ -238,6 +241,12 @@ void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) 
       config.qkv_bias = says("qkv_bias") || says("attention_bias");
       config.o_bias = config.mlp_bias = says("bias") || says("mlp_bias");
       break;
+    case BiasKeys::kQkvIfAsked:
+      config.qkv_bias = says("attention_bias");
+      break;
+    case BiasKeys::kQkvOfQwen:
+      config.qkv_bias = says("qkv_bias", true);
+      break;
     case BiasKeys::kUnlessSaid:
       config.qkv_bias = config.o_bias = says("attention_bias", true);
       break;
@@ -305,6 +314,11 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kOlmoe && fields.real("clip_qkv"))
     fields.unsupported("clip_qkv", document["clip_qkv"],
                        "only queries, keys and values of any size are supported");
+  // Which layers slide depends on transformers' version, and no published model has any.
+  if (defaults.architecture == Architecture::kQwen2Moe &&
+      fields.boolean("use_sliding_window").value_or(false)) {
+    fields.unsupported("use_sliding_window", true, "only attention to all tokens before is supported");
+  }
   // For transformers a null is a false, too.
   if (fields.has("is_causal") && !fields.boolean("is_causal").value_or(false)) {
     fields.unsupported("is_causal", document["is_causal"],
@@ -347,17 +361,20 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   }
   if (defaults.architecture == Architecture::kMinistral3)
     config.query_scaling = parse_hf_query_scaling(fields);
+  if (defaults.architecture == Architecture::kGlm4Moe && fields.boolean("use_qk_norm").value_or(false))
+    config.qk_norm = QkNorm::kEachHead;
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
-  if (defaults.experts != ExpertKeys::kNone) config.mixture = parse_hf_mixture(fields, config, defaults);
+  if (defaults.experts.keys != ExpertKeys::kNone)
+    config.mixture = parse_hf_mixture(fields, config, defaults.experts);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.has_depth_scales) parse_depth_scales(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);
   validate(config, source);  // before anything as long as a number in the file
 
   if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
-  if (config.mixture) parse_hf_expert_layers(fields, config, defaults);
+  if (config.mixture) parse_hf_expert_layers(fields, config, defaults.experts);
   parse_sliding_window(fields, defaults, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -41,25 +43,109 @@ std::vector<bool> parse_sparse_layers(const JsonFields& fields, const ModelConfi
   return layers;
 }
 
+/// Those from moe_layer_start_index to moe_layer_end_index, every so many-th.
+std::vector<bool> parse_interval(const JsonFields& fields, const ModelConfig& config,
+                                 const HfExpertTraits& traits) {
+  const std::int64_t first = fields.integer("moe_layer_start_index").value_or(traits.num_dense_layers);
+  const std::int64_t end = fields.integer("moe_layer_end_index").value_or(-1);
+  const std::int64_t interval = fields.integer("moe_layer_interval").value_or(1);
+  if (interval < 1)
+    fields.fail("moe_layer_interval", *fields.find("moe_layer_interval"), "a positive number was expected");
+  std::vector<bool> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer)
+    layers.push_back((layer + 1) % interval == 0 && layer >= first && (end == -1 || layer <= end));
+  return layers;
+}
+
+std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& config,
+                               const HfExpertTraits& traits) {
+  switch (traits.keys) {
+    case ExpertKeys::kQwen:
+    case ExpertKeys::kQwen2:
+      return parse_sparse_layers(fields, config);
+    case ExpertKeys::kErnie:
+      return parse_interval(fields, config, traits);
+    case ExpertKeys::kGlm: {
+      const std::int64_t dense = fields.integer("first_k_dense_replace").value_or(traits.num_dense_layers);
+      std::vector<bool> layers;
+      for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back(layer >= dense);
+      return layers;
+    }
+    default:
+      return std::vector<bool>(static_cast<std::size_t>(config.num_layers), true);
+  }
+}
+
+/// The first of the keys that a file has, else the last.
+const char* first_there(const JsonFields& fields, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (fields.find(key) != nullptr) return key;
+  return *(keys.end() - 1);
+}
+
+/// Experts that are scored each for itself, in groups, with numbers that keep them equally busy.
+void parse_scores(const JsonFields& fields, const HfExpertTraits& traits, MixtureConfig& mixture) {
+  mixture.scoring = ExpertScoring::kSigmoid;
+  mixture.score_bias = true;
+  mixture.normalized = fields.boolean("norm_topk_prob").value_or(traits.normalized);
+  mixture.weight_scale = fields.real("routed_scaling_factor").value_or(1);
+  mixture.num_groups = fields.small_integer("n_group", 1);
+  mixture.num_groups_per_token = fields.small_integer("topk_group", 1);
+}
+
+/// Of experts that all tokens share, of which several are one as wide as all of them.
+std::int64_t parse_shared(const JsonFields& fields, const char* key, const HfExpertTraits& traits,
+                          const MixtureConfig& mixture) {
+  constexpr int kMostShared = 1024;
+  const int count = fields.small_integer(key, traits.num_shared_experts);
+  if (count > kMostShared)
+    fields.fail(key, *fields.find(key), fmt::format("no more than {} were expected", kMostShared));
+  return count * std::clamp<std::int64_t>(mixture.intermediate_size, 0, std::int64_t{1} << 40);
+}
+
 }  // namespace
 
 MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& config,
-                               const HfArchitecture& defaults) {
+                               const HfExpertTraits& traits) {
   MixtureConfig mixture;
-  const char* const key = fields.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
-  mixture.num_experts = fields.small_integer(key, defaults.num_experts);
-  mixture.num_experts_per_token = fields.small_integer("num_experts_per_tok", defaults.num_experts_per_token);
+  const char* const count_key =
+      traits.keys == ExpertKeys::kGlm     ? first_there(fields, {"num_local_experts", "n_routed_experts"})
+      : traits.keys == ExpertKeys::kErnie ? first_there(fields, {"num_experts", "moe_num_experts"})
+                                          : first_there(fields, {"num_local_experts", "num_experts"});
+  const char* const used_key = traits.keys == ExpertKeys::kErnie
+                                   ? first_there(fields, {"num_experts_per_tok", "moe_k"})
+                                   : "num_experts_per_tok";
+  mixture.num_experts = fields.small_integer(count_key, traits.num_experts);
+  mixture.num_experts_per_token = fields.small_integer(used_key, traits.num_experts_per_token);
   mixture.intermediate_size = config.intermediate_size;
-  switch (defaults.experts) {
-    case ExpertKeys::kQwen:
-      mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(768);
+  if (traits.intermediate_size != 0)
+    mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(traits.intermediate_size);
+  switch (traits.keys) {
+    case ExpertKeys::kQwen2:
+      mixture.shared_intermediate_size =
+          fields.integer("shared_expert_intermediate_size").value_or(traits.shared_intermediate_size);
+      mixture.shared_gate = mixture.shared_intermediate_size != 0;
       [[fallthrough]];
+    case ExpertKeys::kQwen:
     case ExpertKeys::kOlmo:
-      mixture.normalized = fields.boolean("norm_topk_prob").value_or(false);
+      mixture.normalized = fields.boolean("norm_topk_prob").value_or(traits.normalized);
       break;
     case ExpertKeys::kGptOss:
       mixture.router_bias = mixture.expert_bias = true;
       check_clamped_activation(fields);
+      break;
+    case ExpertKeys::kGranite:
+      mixture.shared_intermediate_size = fields.integer("shared_intermediate_size").value_or(0);
+      break;
+    case ExpertKeys::kGlm:
+      parse_scores(fields, traits, mixture);
+      mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kErnie:
+      if (fields.boolean("use_bias").value_or(false))
+        fields.unsupported("use_bias", true, "only models without biases are supported of this architecture");
+      mixture.score_bias = true;
+      mixture.shared_intermediate_size = parse_shared(fields, "moe_num_shared_experts", traits, mixture);
       break;
     case ExpertKeys::kMixtral:
     case ExpertKeys::kNone:
@@ -68,9 +154,8 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
   return mixture;
 }
 
-void parse_hf_expert_layers(const JsonFields& fields, ModelConfig& config, const HfArchitecture& defaults) {
-  if (defaults.experts != ExpertKeys::kQwen) return;
-  std::vector<bool> layers = parse_sparse_layers(fields, config);
+void parse_hf_expert_layers(const JsonFields& fields, ModelConfig& config, const HfExpertTraits& traits) {
+  std::vector<bool> layers = parse_layers(fields, config, traits);
   const auto count = std::count(layers.begin(), layers.end(), true);
   if (count == 0) config.mixture.reset();
   if (count > 0 && count < std::ssize(layers)) config.layer_has_experts = std::move(layers);

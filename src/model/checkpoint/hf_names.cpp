@@ -38,15 +38,21 @@ constexpr std::array<NamePair, 10> kExaone = {{
     {".mlp.c_proj.", ".mlp.down_proj."},
 }};
 
-// Of a layer, behind its number: routers, and what Mixtral and Granite call otherwise.
-constexpr std::array<NamePair, 7> kRouters = {{
+// Of a layer, behind its number: routers, and what some call otherwise.
+constexpr std::array<NamePair, 13> kRouters = {{
+    {".mlp.gate.e_score_correction_bias", ".mlp.e_score_correction.bias"},
+    {".mlp.gate.moe_statics.e_score_correction_bias", ".mlp.e_score_correction.bias"},
+    {".mlp.moe_statics.e_score_correction_bias", ".mlp.e_score_correction.bias"},
     {".mlp.gate.", ".mlp.router."},
+    {".mlp.shared_experts.", ".mlp.shared_expert."},
     {".block_sparse_moe.gate.", ".mlp.router."},
     {".block_sparse_moe.router.layer.", ".mlp.router."},
     {".block_sparse_moe.router.", ".mlp.router."},
     {".block_sparse_moe.experts.", ".mlp.experts."},
     {".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"},
     {".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"},
+    {".shared_mlp.input_linear.weight", ".mlp.shared_expert.gate_up_proj"},
+    {".shared_mlp.output_linear.weight", ".mlp.shared_expert.down_proj.weight"},
 }};
 constexpr std::array<NamePair, 3> kMixtralMatrices = {{
     {".w1.weight", ".gate_proj.weight"},
