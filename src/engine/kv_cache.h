@@ -20,6 +20,8 @@ struct KvCacheShape {
   DType dtype = DType::kF32;
   int page_size = 0;           ///< tokens in a page
   std::int64_t num_pages = 0;  ///< pages, each for one page of tokens in all layers
+  /// Values are the first numbers of keys, which are all that is kept.
+  bool values_in_keys = false;
 };
 
 /// Hands out page numbers [0, num_pages). A page may have several owners, and is free again when the last
@@ -107,8 +109,8 @@ class KvSequence {
 
 /// Keys and values of all layers in pages of a device's memory, and which pages are free.
 ///
-/// A layer's keys are (num_pages, num_kv_heads, page_size, head_dim), its values likewise: what one head
-/// reads of a page is contiguous.
+/// A layer's keys are (num_pages, num_kv_heads, page_size, head_dim), its values likewise, or they are in the
+/// keys: what one head reads of a page is contiguous.
 class KvCache {
  public:
   /// Throws Error{kInvalidArgument} for sizes below 1, Error{kOutOfMemory} if the pages don't fit in memory.

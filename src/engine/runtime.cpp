@@ -68,6 +68,7 @@ KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options
   shape.num_layers = config.num_layers;
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
+  shape.values_in_keys = config.latent.has_value();
   shape.dtype = resolve_kv_dtype(options, model.activation_dtype());
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };

@@ -107,6 +107,15 @@ void check_mixture(const MixtureConfig& mixture, const Checker& check) {
   }
 }
 
+/// Before which head_dim and the like are not made of these.
+void check_latent(const LatentAttentionConfig& latent, const Checker& check) {
+  check.integer("the rank of queries", latent.q_rank, 0, 1 << 20);
+  check.integer("the rank of keys and values", latent.kv_rank, 1, 1 << 14);
+  check.integer("the part of a head that RoPE leaves alone", latent.nope_dim, 1, 1 << 14);
+  check.integer("the part of a head that RoPE turns", latent.rope_dim, 2, 1 << 14);
+  check.integer("the size of a head of values", latent.value_dim, 1, 1 << 14);
+}
+
 }  // namespace
 
 std::string_view architecture_name(Architecture architecture) noexcept {
@@ -173,6 +182,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "ernie4_5_moe";
     case Architecture::kDots1:
       return "dots1";
+    case Architecture::kDeepSeek:
+      return "deepseek";
   }
   return "unknown";
 }
@@ -188,6 +199,7 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kGlm4Moe:
     case Architecture::kErnie45Moe:
     case Architecture::kDots1:
+    case Architecture::kDeepSeek:
       return true;
     default:
       return false;
@@ -259,6 +271,7 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen2Moe:
     case Architecture::kGlm4Moe:
     case Architecture::kErnie45Moe:
+    case Architecture::kDeepSeek:
     case Architecture::kMiniCpm:
     case Architecture::kMixtral:
     case Architecture::kExaone:
@@ -299,6 +312,7 @@ void validate(const ModelConfig& config, const std::string& source) {
     check.fail("the number of attention heads", config.num_heads,
                fmt::format("expected a multiple of the number of key/value heads, {}", config.num_kv_heads));
   }
+  if (config.latent) check_latent(*config.latent, check);
   check.integer("head_dim", config.head_dim, 1, 1 << 14);
   if (config.head_dim % 2 != 0 && config.rope.rotary_dim == 0) {
     check.fail("head_dim", config.head_dim, "expected an even number, since RoPE rotates pairs");

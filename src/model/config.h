@@ -43,7 +43,8 @@ enum class Architecture {
   kQwen2Moe,
   kGlm4Moe,
   kErnie45Moe,
-  kDots1
+  kDots1,
+  kDeepSeek
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
@@ -75,6 +76,23 @@ struct MixtureConfig {
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
 };
 
+/// Multi-head latent attention, DeepSeek-AI, "DeepSeek-V2" (2024): all heads' keys and values are products of
+/// one short row a token, the latent, which alone is kept, beside a part that RoPE turns. The products are
+/// taken into those of queries and of outputs: a score is that of the latent and of a query of its length.
+/// num_kv_heads is 1, head_dim that of a row of the cache, kv_rank + rope_dim, whose first kv_rank numbers
+/// are the values, too.
+struct LatentAttentionConfig {
+  int q_rank = 0;   ///< of the row that queries are products of; 0: they are made of the hidden row
+  int kv_rank = 0;  ///< of the latent
+  int nope_dim = 0, rope_dim = 0;  ///< of a head of queries: what RoPE leaves alone, and what it turns
+  int value_dim = 0;               ///< of what a head gives
+
+  int query_dim() const { return nope_dim + rope_dim; }
+  friend bool operator==(const LatentAttentionConfig&, const LatentAttentionConfig&) = default;
+};
+/// Of the norms of latents, whatever that of the others is.
+inline constexpr float kLatentNormEps = 1e-6f;
+
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
 
@@ -104,6 +122,7 @@ struct ModelConfig {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  std::optional<LatentAttentionConfig> latent;
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
   Activation activation = Activation::kSilu;

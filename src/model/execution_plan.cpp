@@ -22,6 +22,7 @@ PagedAttentionOptions attention_options(const ModelConfig& config, const Executi
   result.num_heads = config.num_heads;
   result.num_kv_heads = config.num_kv_heads;
   result.head_dim = config.head_dim;
+  if (config.latent) result.head_dim_v = config.latent->kv_rank;
   result.softmax_scale = config.softmax_scale;
   result.softcap = config.attention_softcap;
   result.batch_invariant = options.batch_invariant;
@@ -58,12 +59,16 @@ void ExecutionPlan::allocate_buffers() {
   const std::int64_t kv_columns = std::int64_t{config_.num_kv_heads} * config_.head_dim;
   residual_ = matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
   normed_ = matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
-  qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
-  q_ = columns_of(qkv_, 0, q_columns);
-  k_ = columns_of(qkv_, q_columns, kv_columns);
-  qk_ = columns_of(qkv_, 0, q_columns + kv_columns);
-  v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
-  attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
+  if (config_.latent) {
+    allocate_latent_buffers(dtype, rows);
+  } else {
+    qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
+    q_ = columns_of(qkv_, 0, q_columns);
+    k_ = columns_of(qkv_, q_columns, kv_columns);
+    qk_ = columns_of(qkv_, 0, q_columns + kv_columns);
+    v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
+    attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
+  }
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
   if (config_.mixture) {
     const MixtureConfig& mixture = *config_.mixture;
@@ -180,7 +185,7 @@ PagedAttentionCall ExecutionPlan::attention_call(const StepShape& shape, int lay
           cache_[static_cast<std::size_t>(layer)],
           sliding_window(layer),
           sinks(layer),
-          rows_of(attended_, 0, shape.num_tokens)};
+          rows_of(config_.latent ? latent_attended_ : attended_, 0, shape.num_tokens)};
 }
 
 void ExecutionPlan::reserve_attention() {
@@ -277,6 +282,7 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
   shape.seq_len_kv = rounded(shape.seq_len_kv);
   if (shape.num_decodes > 0) shape.decode_len_kv = rounded(shape.decode_len_kv);
 
+  if (config_.latent) group_heads(shape.num_tokens);
   ops_.upload(descriptor_buffer_.data.get(), host_descriptors_.data(),
               host_descriptors_.size() * sizeof(std::int32_t), ops_.stream());
   if (!tokens_on_device) {

@@ -32,6 +32,8 @@ struct RowRange {
   friend bool operator==(const RowRange&, const RowRange&) = default;
 };
 
+inline Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
+
 struct ExecutionPlanOptions {
   std::string attention_backend = "auto";
   DType activation_dtype = DType::kF32;  ///< kF32, kF16 or kBF16
@@ -63,7 +65,8 @@ struct PlanStep {
 ///
 ///   embedding, embedding_scale
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
-///               q_norm and k_norm, rope_append (or q_norm behind it), query_scale, attention, o_proj,
+///               q_norm and k_norm, rope_append (or q_norm behind it), query_scale, attention, o_proj
+///               (latent attention: add_latent_steps before o_proj),
 ///               attention_out_norm, post_attention_norm (with the residual add), gate_proj and up_proj,
 ///               activation, down_proj (stacked gate and up with the activation as one step), mlp_out_norm;
 ///               of a layer of experts router, route_experts, experts' gate and up, activation and down,
@@ -154,6 +157,13 @@ class ExecutionPlan {
   std::vector<LayerFusion> fusions(const StepShape& shape) const;
   StepList make_steps(const std::vector<LayerFusion>& fusions);
   void add_attention_steps(StepList& list, int layer, LayerFusion fusion);
+  /// Of latent attention everything up to o_proj.
+  void add_latent_steps(StepList& list, int layer);
+  void allocate_latent_buffers(DType dtype, std::int64_t rows);
+  /// Groups rows by heads as mixtures do slots by experts: a product of each head with its own matrix.
+  void group_heads(std::int64_t num_tokens);
+  void turn_latents(const StepShape& shape);
+  ExpertGemmArguments head_product(Matrix x, const Weight& weight, Matrix out) const;
   /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   /// Gate and up and the activation, of normed rows.
@@ -233,7 +243,7 @@ class ExecutionPlan {
   Matrix normed_;     ///< (max_tokens, hidden_size)
   Matrix qkv_;        ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
   Matrix qk_;         ///< its columns of queries and keys
-  Matrix q_, k_, v_;  ///< its column ranges
+  Matrix q_, k_, v_;  ///< its column ranges; of latent attention there is q_ alone
   Matrix attended_;   ///< (max_tokens, num_heads * head_dim)
   Matrix delta_;      ///< (max_tokens, hidden_size): what the next norm adds to the residual
   Matrix gate_up_;    ///< (max_tokens, 2 * the widest layer's mlp_width)
@@ -248,6 +258,17 @@ class ExecutionPlan {
   ExpertRouting shared_gating_;  ///< of max_tokens rows to one expert, whose weights are the gate's sigmoids
   const Weight no_bias_;
   Matrix head_input_;  ///< (max_logits_rows, hidden_size)
+
+  // Of latent attention; columns of queries and of what attention gives are heads'.
+  DeviceBuffer q_rank_buffer_, latent_q_buffer_, latent_kv_buffer_, latent_attended_buffer_;
+  DeviceBuffer heads_buffer_, ones_buffer_;
+  Matrix q_rank_;           ///< (max_tokens, q_rank)
+  Matrix latent_q_;         ///< (max_tokens, num_heads * query_dim), what k_b has not multiplied yet
+  Matrix latent_kv_;        ///< (max_tokens, head_dim): what the cache gets
+  Matrix latent_attended_;  ///< (max_tokens, num_heads * kv_rank), what v_b has not multiplied yet
+  ExpertRouting heads_;     ///< each row to all heads
+  std::int64_t heads_of_tokens_ = 0;  ///< tokens that heads_ was made for
+  std::vector<std::int32_t> host_heads_;
 
   DeviceBuffer copy_weights_buffer_;
   Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before

@@ -11,8 +11,6 @@
 namespace tessera {
 namespace {
 
-Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
-
 std::optional<Weight> optional_weight(const Weight& weight) {
   return weight ? std::optional(weight) : std::nullopt;
 }
@@ -245,6 +243,10 @@ void ExecutionPlan::scale_queries(const StepShape& shape) {
 
 void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (config_.latent) {
+    add_latent_steps(list, layer);
+    return add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
+  }
   if (fusion.qkv) {
     const bool with_rope = fusion.rope;
     list.push_back({with_rope ? "input_norm+qkv_proj+rope_append" : "input_norm+qkv_proj", layer,

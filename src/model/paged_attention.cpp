@@ -66,10 +66,10 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
   problem.num_heads = options_.num_heads;
   problem.num_kv_heads = options_.num_kv_heads;
   problem.head_dim_qk = options_.head_dim;
-  problem.head_dim_v = options_.head_dim;
+  problem.head_dim_v = options_.head_dim_v == 0 ? options_.head_dim : options_.head_dim_v;
 
   problem.q = {call.q.data, options_.dtype, 0, call.q.row_stride, options_.head_dim};
-  problem.o = {call.o.data, options_.dtype, 0, call.o.row_stride, options_.head_dim};
+  problem.o = {call.o.data, options_.dtype, 0, call.o.row_stride, problem.head_dim_v};
   const KvCacheView& cache = call.cache;
   problem.k = {cache.k, cache.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
   problem.v = {cache.v, cache.dtype, cache.page_stride, cache.token_stride, cache.head_stride};

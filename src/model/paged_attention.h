@@ -42,7 +42,8 @@ struct PagedAttentionOptions {
   DType dtype = DType::kF32;  ///< of q and o
   int num_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;                    ///< of queries and keys
+  int head_dim_v = 0;                  ///< of values and outputs; 0: head_dim
   std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim)
   std::optional<float> softcap;        ///< scores s become cap tanh(s / cap)
   bool batch_invariant = false;
@@ -56,7 +57,7 @@ struct PagedAttentionCall {
   KvCacheView cache;  ///< the layer's; block_table is ignored for that of the descriptors
   std::optional<std::int64_t> sliding_window;  ///< keys a query sees, itself included; none: all up to itself
   const float* sinks = nullptr;                ///< (num_heads), of all layers or of none
-  Matrix o;                                    ///< (num_tokens, num_heads * head_dim)
+  Matrix o;                                    ///< (num_tokens, num_heads * head_dim_v)
 };
 
 /// Causal attention of a step's new tokens (ragged) over the paged cache. Keeps the plan of each shape that

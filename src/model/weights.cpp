@@ -129,6 +129,9 @@ class Loader {
     }
   }
 
+  /// Matrices of heads, one below the other.
+  Weight heads(const std::string& name) { return make(expert_tensor(name)); }
+
   /// Loads a linear layer.
   void load(const Part& part) {
     *part.weight = ops_.make_weight(find(part.name + ".weight"));
@@ -262,6 +265,20 @@ class Loader {
   std::uint64_t total_ = 0;
 };
 
+void load_latent(Loader& loader, const std::string& attention, const LatentAttentionConfig& config,
+                 LayerWeights& weights, std::vector<std::vector<float>>& made) {
+  LatentWeights& latent = weights.latent;
+  if (config.q_rank > 0) {
+    latent.q_a = loader.weight(attention + "q_a_proj.weight");
+    latent.q_a_norm = loader.norm(attention + "q_a_layernorm.weight", made);
+  }
+  weights.q = loader.weight(attention + (config.q_rank > 0 ? "q_b_proj.weight" : "q_proj.weight"));
+  latent.kv_a = loader.weight(attention + "kv_a_proj_with_mqa.weight");
+  latent.kv_a_norm = loader.norm(attention + "kv_a_layernorm.weight", made);
+  latent.k_b = loader.heads(attention + "k_b_proj.weight");
+  latent.v_b = loader.heads(attention + "v_b_proj.weight");
+}
+
 void load_qkv(Loader& loader, const std::string& attention, bool fused, LayerWeights& weights) {
   if (fused) return loader.load({attention + "qkv_proj", &weights.qkv, &weights.qkv_bias});
   const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
@@ -288,7 +305,11 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
 
   LayerWeights weights;
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
-  load_qkv(loader, attention, config.fused_qkv, weights);
+  if (config.latent) {
+    load_latent(loader, attention, *config.latent, weights, made);
+  } else {
+    load_qkv(loader, attention, config.fused_qkv, weights);
+  }
   if (config.qk_norm_after_rope) {
     loader.load_norms_after_rope(attention, weights, made);
   } else {

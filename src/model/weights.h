@@ -19,10 +19,21 @@ struct ExpertWeights {
   Weight down_bias;  ///< (num_experts, hidden_size)
 };
 
+/// Those of latent attention (LatentAttentionConfig).
+struct LatentWeights {
+  Weight q_a, q_a_norm;    ///< (q_rank, hidden_size), (1, q_rank); none if queries are made of the hidden row
+  Weight kv_a, kv_a_norm;  ///< (kv_rank + rope_dim, hidden_size), (1, kv_rank)
+  Weight k_b;              ///< (num_heads * kv_rank, nope_dim)
+  Weight v_b;              ///< (num_heads * value_dim, kv_rank)
+};
+
 /// Weights of one transformer layer. A Weight without data is one that the model doesn't have.
 struct LayerWeights {
   Weight input_norm;  ///< (1, hidden_size)
-  Weight q, k, v;     ///< (num_heads * head_dim, hidden_size), k and v with num_kv_heads
+  /// (num_heads * head_dim, hidden_size), k and v with num_kv_heads. Of latent attention q alone, of heads of
+  /// query_dim, of rows of q_rank if that is not 0.
+  Weight q, k, v;
+  LatentWeights latent;
   Weight qkv;  ///< the rows of q, k and v, where checkpoint or device has them in one; then they have no data
   Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;

@@ -303,6 +303,37 @@ TEST(GoldenCheckpoint, HasExpertsThatAllTokensShare) {
   EXPECT_EQ(open_golden("gguf_glm4_moe_q8_0").config.qk_norm, QkNorm::kNone);
 }
 
+TEST(GoldenCheckpoint, HasLatentAttention) {
+  for (const auto& [name, latent] :
+       {std::pair("deepseek_v2",
+                  LatentAttentionConfig{.kv_rank = 24, .nope_dim = 16, .rope_dim = 8, .value_dim = 12}),
+        std::pair("gguf_deepseek_v2_f16",
+                  LatentAttentionConfig{.kv_rank = 32, .nope_dim = 16, .rope_dim = 16, .value_dim = 16}),
+        std::pair("deepseek_v3",
+                  LatentAttentionConfig{
+                      .q_rank = 24, .kv_rank = 32, .nope_dim = 16, .rope_dim = 8, .value_dim = 16}),
+        std::pair("gguf_deepseek_v3_q8_0",
+                  LatentAttentionConfig{
+                      .q_rank = 32, .kv_rank = 32, .nope_dim = 32, .rope_dim = 16, .value_dim = 32})}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.architecture, Architecture::kDeepSeek);
+    EXPECT_EQ(c.latent, latent);
+    EXPECT_EQ(c.num_kv_heads, 1);
+    EXPECT_EQ(c.head_dim, latent.kv_rank + latent.rope_dim);
+    EXPECT_EQ(c.rope.rotary_dim, latent.rope_dim);
+    const bool is_v3 = latent.q_rank > 0;
+    const double mscale = is_v3 ? 0.1 * std::log(4.0) + 1 : 1;
+    EXPECT_FLOAT_EQ(*c.softmax_scale, static_cast<float>(mscale * mscale / std::sqrt(latent.query_dim())));
+    EXPECT_EQ(c.rope.yarn.has_value(), is_v3);
+    EXPECT_EQ(c.rope.yarn.value_or(RopeYarnScaling{.attention_factor = 1}).attention_factor, 1);
+    EXPECT_EQ(c.mixture->scoring == ExpertScoring::kSigmoid && c.mixture->score_bias, is_v3);
+    EXPECT_EQ(c.mixture->num_groups, is_v3 ? 2 : 1);
+    EXPECT_EQ(c.mixture->weight_scale, 1.5f);
+    EXPECT_EQ(c.layer_has_experts, (std::vector<bool>{false, true}));
+  }
+}
+
 TEST(GoldenCheckpoint, HasMixturesOfExperts) {
   for (const auto& [name, architecture, width] :
        {std::tuple("qwen3_moe", Architecture::kQwen3Moe, 32),

@@ -792,6 +792,17 @@ TEST(ExpectedTensors, SayWhereTheyCouldBeSplit) {
   expect("layers.1.mlp.shared_expert.up_proj.weight", {20, 16}, SplitAxis::kRows);
   expect("layers.1.mlp.shared_expert.down_proj.weight", {16, 20}, SplitAxis::kColumns);
   expect("layers.1.mlp.shared_expert_gate.weight", {16}, SplitAxis::kNone);
+  config.latent = {.q_rank = 9, .kv_rank = 10, .nope_dim = 3, .rope_dim = 2, .value_dim = 7};
+  config.num_kv_heads = 1;
+  config.head_dim = 12;
+  tensors.clear();
+  for (const ExpectedTensor& tensor : expected_tensors(config)) tensors.emplace(tensor.name, tensor);
+  EXPECT_EQ(tensors.size(), 2u + (9u + 4u) + (6u + 9u + 4u));
+  expect("layers.0.self_attn.q_b_proj.weight", {30, 9}, SplitAxis::kRows);
+  expect("layers.0.self_attn.kv_a_proj_with_mqa.weight", {12, 16}, SplitAxis::kNone);
+  expect("layers.0.self_attn.k_b_proj.weight", {6, 10, 3}, SplitAxis::kRows);
+  expect("layers.0.self_attn.v_b_proj.weight", {6, 7, 10}, SplitAxis::kRows);
+  expect("layers.0.self_attn.o_proj.weight", {16, 42}, SplitAxis::kColumns);
 }
 
 }  // namespace

@@ -19,9 +19,11 @@ using namespace testing_files;
 
 using Change = std::function<void(GgufBuilder&, const std::string& prefix)>;
 
-/// The configuration of a small file of 4 layers, which has the tensors that `has` asks for.
-ModelConfig parse(const std::string& architecture, const char* eps_key, const Change& change = {},
-                  const std::function<void(ModelConfig&)>& has = {}) {
+/// A small file of 4 layers, which has the tensors that `has` asks for but those that `leaves_out` names;
+/// `file` becomes its bytes.
+Checkpoint open(std::string& file, const std::string& architecture, const char* eps_key, const Change& change,
+                const std::function<void(ModelConfig&)>& has,
+                const std::function<bool(const std::string&)>& leaves_out) {
   ModelConfig sizes = architecture_config(gguf_architecture(architecture).value());
   sizes.vocab_size = 5;
   sizes.hidden_size = 16;
@@ -42,14 +44,21 @@ ModelConfig parse(const std::string& architecture, const char* eps_key, const Ch
   builder.f32(prefix + eps_key, 1e-5f);
   if (change) change(builder, prefix);
   for (const ExpectedTensor& tensor : expected_tensors(sizes)) {
+    if (leaves_out && leaves_out(tensor.name)) continue;
     std::size_t bytes = sizeof(float);
     for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
     builder.tensor(gguf_tensor_name(tensor.name, sizes.architecture),
                    {tensor.shape.rbegin(), tensor.shape.rend()},
                    /*F32*/ 0, std::string(bytes, '\0'));
   }
-  const std::string file = builder.build();
-  return parse_gguf_checkpoint(std::as_bytes(std::span(file)), "test.gguf", {.load_tokenizer = false}).config;
+  file = builder.build();
+  return parse_gguf_checkpoint(std::as_bytes(std::span(file)), "test.gguf", {.load_tokenizer = false});
+}
+
+ModelConfig parse(const std::string& architecture, const char* eps_key, const Change& change = {},
+                  const std::function<void(ModelConfig&)>& has = {}) {
+  std::string file;
+  return open(file, architecture, eps_key, change, has, {}).config;
 }
 
 constexpr const char* kRms = "attention.layer_norm_rms_epsilon";
@@ -270,6 +279,110 @@ TEST(GgufArchitectures, GlmsExpertsAreScoredEachForItself) {
              "the number of layers is 0");
   EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("glm4moe", kRms, dense_and_shared, has); }),
              "'glm4moe.expert_count': is missing");
+}
+
+TEST(GgufArchitectures, OldFilesOfLatentAttentionSayWhatItComesTo) {
+  const LatentAttentionConfig latent = {.kv_rank = 12, .nope_dim = 4, .rope_dim = 2, .value_dim = 5};
+  const auto has = [&](ModelConfig& c) {
+    has_experts_in({}, 0, false)(c);
+    c.latent = latent;
+    c.num_kv_heads = 1;
+    c.head_dim = 14;
+  };
+  const auto sizes = [&](bool is_new) {
+    return experts([=](GgufBuilder& b, const std::string& prefix) {
+      b.u32(prefix + "attention.kv_lora_rank", 12);
+      b.u32(prefix + "attention.head_count_kv", is_new ? 1 : 2);
+      b.u32(prefix + "attention.key_length", is_new ? 14 : 6);
+      b.u32(prefix + "attention.value_length", is_new ? 12 : 5);
+      if (is_new) b.u32(prefix + "attention.key_length_mla", 6);
+      if (is_new) b.u32(prefix + "attention.value_length_mla", 5);
+      b.u32(prefix + "rope.dimension_count", 2);
+    });
+  };
+  for (const bool is_new : {false, true}) {
+    const ModelConfig c = parse("deepseek2", kRms, sizes(is_new), has);
+    EXPECT_EQ(c.latent, latent);
+    EXPECT_EQ(c.num_kv_heads, 1);
+    EXPECT_EQ(c.head_dim, 14);
+    EXPECT_EQ(c.rope.rotary_dim, 2);
+    EXPECT_EQ(c.mixture->scoring, ExpertScoring::kSoftmax) << "of V2";
+  }
+  const auto with_number = [&](const char* key, std::uint32_t value) {
+    return parse(
+        "deepseek2", kRms,
+        [&](GgufBuilder& b, const std::string& prefix) {
+          sizes(true)(b, prefix);
+          b.u32(prefix + key, value);
+        },
+        has);
+  };
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { with_number("attention.q_lora_rank", 4'000'000'000); }),
+             "is 4000000000, expected 0 to 1048576");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("deepseek2", kRms, experts(), has); }),
+             "attention.kv_lora_rank");
+}
+
+TEST(GgufArchitectures, KeysAndValuesOfHeadsMayBeOneMatrix) {
+  // Two heads, of each three rows of keys and two of values, of 32 columns.
+  constexpr int kHeads = 2, kNope = 3, kValues = 2, kRank = 32;
+  const auto number = [](int row, int column) { return static_cast<float>((row * 7 + column * 3) % 11 - 5); };
+  for (const bool is_blocks : {false, true}) {
+    std::string rows;
+    for (int row = 0; row < kHeads * (kNope + kValues); ++row) {
+      if (is_blocks) rows += raw(std::uint16_t{0x3800});  // a step of 1/2
+      for (int column = 0; column < kRank; ++column) {
+        if (is_blocks) {
+          rows += raw(static_cast<std::int8_t>(2 * number(row, column)));
+        } else {
+          rows += raw(number(row, column));
+        }
+      }
+    }
+    const auto sizes = experts([&](GgufBuilder& b, const std::string& prefix) {
+      b.u32(prefix + "attention.kv_lora_rank", kRank);
+      b.u32(prefix + "attention.key_length", kNope + 2);
+      b.u32(prefix + "attention.value_length", kValues);
+      b.u32(prefix + "rope.dimension_count", 2);
+      for (int layer = 0; layer < 4; ++layer) {
+        b.tensor("blk." + std::to_string(layer) + ".attn_kv_b.weight", {kRank, kHeads * (kNope + kValues)},
+                 is_blocks ? 8 : 0, rows);
+      }
+    });
+    const auto has = [](ModelConfig& c) {
+      has_experts_in({}, 0, false)(c);
+      c.latent = {.kv_rank = kRank, .nope_dim = kNope, .rope_dim = 2, .value_dim = kValues};
+      c.num_kv_heads = 1;
+      c.head_dim = kRank + 2;
+    };
+    std::string file;
+    const Checkpoint c = open(file, "deepseek2", kRms, sizes, has, [](const std::string& name) {
+      return name.find("k_b_proj") != name.npos || name.find("v_b_proj") != name.npos;
+    });
+    const auto numbers = [&](const std::string& name, DType dtype) {
+      const CheckpointTensor& tensor = c.tensors.at("layers.3.self_attn." + name + ".weight");
+      EXPECT_EQ(tensor.dtype, dtype) << name;
+      std::vector<float> result;
+      read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t) {
+        result.resize(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1] * tensor.shape[2]));
+        read_elements(tensor.dtype, bytes.data(), 0, result);
+      });
+      return result;
+    };
+    const std::vector<float> keys = numbers("k_b_proj", is_blocks ? DType::kF16 : DType::kF32),
+                             values = numbers("v_b_proj", is_blocks ? DType::kQ8_0 : DType::kF32);
+    std::vector<float> expected_keys, expected_values;
+    for (int head = 0; head < kHeads; ++head) {
+      const int first = head * (kNope + kValues);
+      for (int column = 0; column < kRank; ++column)
+        for (int row = 0; row < kNope; ++row) expected_keys.push_back(number(first + row, column));
+      for (int row = 0; row < kValues; ++row)
+        for (int column = 0; column < kRank; ++column)
+          expected_values.push_back(number(first + kNope + row, column));
+    }
+    EXPECT_EQ(keys, expected_keys);
+    EXPECT_EQ(values, expected_values);
+  }
 }
 
 TEST(GgufArchitectures, ErniesExpertsMayStandInEverySoManyThLayer) {

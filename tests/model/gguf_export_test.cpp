@@ -110,13 +110,15 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.norms_before, before.norms_before);
   EXPECT_EQ(after.norms_after, before.norms_after);
   EXPECT_EQ(after.layer_uses_rope, before.layer_uses_rope);
-  EXPECT_EQ(after.softmax_scale, before.softmax_scale);
+  EXPECT_EQ(after.softmax_scale.has_value(), before.softmax_scale.has_value());
+  EXPECT_FLOAT_EQ(after.softmax_scale.value_or(1), before.softmax_scale.value_or(1));
   EXPECT_EQ(after.attention_softcap, before.attention_softcap);
   EXPECT_EQ(after.logits_softcap, before.logits_softcap);
   EXPECT_EQ(after.embedding_scale, before.embedding_scale);
   EXPECT_EQ(after.residual_scale, before.residual_scale);
   EXPECT_FLOAT_EQ(after.logits_scale, before.logits_scale);
   EXPECT_EQ(after.mixture, before.mixture);
+  EXPECT_EQ(after.latent, before.latent);
   EXPECT_EQ(after.layer_has_experts, before.layer_has_experts);
   EXPECT_EQ(after.bos_token_id, before.bos_token_id);
   EXPECT_EQ(after.eos_token_ids, before.eos_token_ids);
@@ -399,6 +401,12 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
   EXPECT_HAS(config_error("exaone4", "layer_types", json(std::vector<std::string>(4, "full_attention"))),
              "its layers with RoPE are others than those that slide");
   EXPECT_HAS(config_error("olmo3", "rope_theta", 5000), "the RoPE of layers that slide is not");
+  EXPECT_HAS(config_error("deepseek_v3", "rope_interleave", false), "rope_interleave is false");
+  {
+    ChangedFolder folder("deepseek_v3");
+    folder.change("config.json", [](json& config) { config["rope_scaling"]["mscale"] = 0.5; });
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "mscale and mscale_all_dim differ");
+  }
   EXPECT_HAS(config_error("smollm3", "no_rope_layers", json({1, 0, 1, 1})), "layers without RoPE are others");
   {
     ChangedFolder folder("llama_yarn");

@@ -150,6 +150,19 @@ TEST(KvCache, ViewsOfLayersDontOverlapAndFillTheMemory) {
       cache.size_bytes() - static_cast<std::int64_t>(sizeof(float)));
 }
 
+TEST(KvCache, ValuesInKeysTakeNoMemoryOfTheirOwn) {
+  const auto ops = make_ops_backend("reference");
+  KvCacheShape shape = small_shape(4, 10);
+  const std::int64_t size_bytes = KvCache(shape, *ops).size_bytes();
+  shape.values_in_keys = true;
+  const KvCache cache(shape, *ops);
+  EXPECT_EQ(2 * cache.size_bytes(), size_bytes);
+  const std::vector<KvCacheView>& layers = cache.layers();
+  for (const KvCacheView& view : layers) EXPECT_EQ(view.v, view.k);
+  EXPECT_EQ(static_cast<const std::byte*>(layers[1].k) - static_cast<const std::byte*>(layers[0].k),
+            cache.size_bytes() / 2);
+}
+
 TEST(KvCache, SizesThatMakeNoSenseAreErrors) {
   const auto ops = make_ops_backend("reference");
   EXPECT_EQ(code_of([&] { KvCache(small_shape(0, 10), *ops); }), ErrorCode::kInvalidArgument);

@@ -58,6 +58,9 @@ struct Checkpoint {
 void read_tensor(const CheckpointTensor& tensor,
                  const std::function<void(std::span<const std::byte> bytes, std::size_t first)>& visit);
 
+/// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
+void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out);
+
 /// The numbers of a norm's weights, each with `offset` added.
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset);
 

@@ -37,14 +37,33 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
         tensors.push_back({whole + ".bias", {mixture.num_experts, out}, SplitAxis::kExperts});
     };
     if (config.norms_before) vector("input_layernorm", hidden);
-    if (config.fused_qkv) {
+    if (config.latent) {
+      const LatentAttentionConfig& latent = *config.latent;
+      const std::int64_t queries = std::int64_t{config.num_heads} * latent.query_dim();
+      if (latent.q_rank > 0) {
+        linear("self_attn.q_a_proj", latent.q_rank, hidden, SplitAxis::kNone, false);
+        vector("self_attn.q_a_layernorm", latent.q_rank);
+        linear("self_attn.q_b_proj", queries, latent.q_rank, SplitAxis::kRows, false);
+      } else {
+        linear("self_attn.q_proj", queries, hidden, SplitAxis::kRows, false);
+      }
+      linear("self_attn.kv_a_proj_with_mqa", config.head_dim, hidden, SplitAxis::kNone, false);
+      vector("self_attn.kv_a_layernorm", latent.kv_rank);
+      const auto heads = [&](const char* name, std::int64_t out, std::int64_t in) {
+        tensors.push_back({prefix + name + ".weight", {config.num_heads, out, in}, SplitAxis::kRows});
+      };
+      heads("self_attn.k_b_proj", latent.kv_rank, latent.nope_dim);
+      heads("self_attn.v_b_proj", latent.value_dim, latent.kv_rank);
+    } else if (config.fused_qkv) {
       linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     } else {
       linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
       linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
       linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     }
-    linear("self_attn.o_proj", hidden, q_size, SplitAxis::kColumns, config.o_bias);
+    const std::int64_t attended =
+        config.latent ? std::int64_t{config.num_heads} * config.latent->value_dim : q_size;
+    linear("self_attn.o_proj", hidden, attended, SplitAxis::kColumns, config.o_bias);
     if (config.qk_norm != QkNorm::kNone) {
       const bool is_each = config.qk_norm == QkNorm::kEachHead;
       vector("self_attn.q_norm", is_each ? config.head_dim : q_size);

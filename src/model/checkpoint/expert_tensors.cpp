@@ -297,6 +297,7 @@ class WeightCollector::ExpertGatherer {
 };
 
 void WeightCollector::gather_experts(const ModelConfig& config) {
+  split_latent_heads(config);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (has_experts(config, layer))
       ExpertGatherer(tensors_, fmt::format("layers.{}.mlp.", layer), config).run();

@@ -243,6 +243,40 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   }
 }
 
+/// Of heads that go through latents. Files of old converters say of them what they come to instead.
+void read_latent_sizes(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  const auto size = [&](const char* name, std::int64_t value) {
+    if (value < 0 || value > 1 << 20)
+      file.fail(keys.key(name), fmt::format("is {}, expected 0 to {}", value, 1 << 20));
+    return static_cast<int>(value);
+  };
+  const auto required = [&](const char* name) { return size(name, keys.required_integer(name)); };
+  LatentAttentionConfig& latent = config.latent.emplace();
+  latent.q_rank = size(gguf_keys::kQueryRank, keys.integer(gguf_keys::kQueryRank).value_or(0));
+  latent.kv_rank = required(gguf_keys::kKeyValueRank);
+  latent.rope_dim = required(gguf_keys::kRopeDimension);
+  const bool is_new = keys.has(gguf_keys::kKeyLengthMla);
+  latent.nope_dim = required(is_new ? gguf_keys::kKeyLengthMla : gguf_keys::kKeyLength) - latent.rope_dim;
+  latent.value_dim = required(is_new ? gguf_keys::kValueLengthMla : gguf_keys::kValueLength);
+  config.num_kv_heads = 1;
+  config.head_dim = latent.kv_rank + latent.rope_dim;
+}
+
+/// RoPE's settings that files of latent attention have otherwise than those of other architectures.
+void read_latent_rope(const ArchitectureKeys& keys, ModelConfig& config) {
+  config.rope.rotary_dim = config.latent->rope_dim;
+  double scale = 1 / std::sqrt(static_cast<double>(config.latent->query_dim()));
+  // A tenth of mscale_all_dim, where cos and sin are not multiplied.
+  const float log_multiplier = keys.real(gguf_keys::kYarnLogMultiplier).value_or(0);
+  if (config.rope.yarn && log_multiplier != 0) {
+    const double factor = static_cast<double>(config.rope.yarn->factor);
+    const double mscale = factor > 1 ? static_cast<double>(log_multiplier) * std::log(factor) + 1 : 1;
+    scale *= mscale * mscale;
+    config.rope.yarn->attention_factor = 1;
+  }
+  config.softmax_scale = static_cast<float>(scale);
+}
+
 void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
                 ModelConfig& config) {
   const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
@@ -259,6 +293,7 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
       keys.required_int(gguf_keys::kBlockCount) -
       keys.to_int(gguf_keys::kNextnPredictLayers, keys.integer(gguf_keys::kNextnPredictLayers).value_or(0));
   config.num_heads = keys.required_int(gguf_keys::kHeadCount);
+  if (config.architecture == Architecture::kDeepSeek) return read_latent_sizes(file, keys, config);
   config.num_kv_heads =
       keys.to_int(gguf_keys::kHeadCountKv, keys.integer(gguf_keys::kHeadCountKv).value_or(config.num_heads));
   if (const auto head_dim = keys.integer(gguf_keys::kKeyLength)) {
@@ -399,6 +434,7 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   read_mixture(file, keys, config);
   config.rope = read_rope(parts, keys, config);
+  if (config.latent) read_latent_rope(keys, config);
 
   if (is_gemma(architecture)) read_gemma(keys, config);
   read_sliding_window(file, keys, config);

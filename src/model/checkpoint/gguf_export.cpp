@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,6 +70,7 @@ class Exporter {
                               is_gemma(config_.architecture) ? "GELU's tanh approximation" : "SiLU"));
     if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3)
       check_gemma();
+    if (config_.latent) check_latent();
     check_sliding_layers();
     check_layers_without_rope();
     check_query_scaling();
@@ -110,6 +112,15 @@ class Exporter {
   std::int64_t num_dense_layers() const {
     const std::vector<bool>& layers = config_.layer_has_experts;
     return layers.empty() ? 0 : std::find(layers.begin(), layers.end(), true) - layers.begin();
+  }
+
+  /// Files can say YaRN's multipliers of scores where those of cos and sin are 1, and pairs that lie side by
+  /// side.
+  void check_latent() const {
+    if (config_.rope.pairing != RopePairing::kInterleaved)
+      unsupported("rope_interleave is false, which GGUF files of this architecture can't say");
+    if (latent_log_multiplier() != 0 && config_.rope.yarn->attention_factor.value_or(0) != 1)
+      unsupported("mscale and mscale_all_dim differ, which GGUF files of this architecture can't say");
   }
 
   void check_gemma() const {
@@ -216,7 +227,13 @@ class Exporter {
     set(gguf_keys::kHeadCount, config_.num_heads);
     set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
     set(gguf_keys::kKeyLength, config_.head_dim);
-    set(gguf_keys::kValueLength, config_.head_dim);
+    set(gguf_keys::kValueLength, config_.latent ? config_.latent->kv_rank : config_.head_dim);
+    if (config_.latent) {
+      if (config_.latent->q_rank > 0) set(gguf_keys::kQueryRank, config_.latent->q_rank);
+      set(gguf_keys::kKeyValueRank, config_.latent->kv_rank);
+      set(gguf_keys::kKeyLengthMla, config_.latent->query_dim());
+      set(gguf_keys::kValueLengthMla, config_.latent->value_dim);
+    }
     metadata_.set_float(
         key(config_.norm == NormKind::kLayer ? gguf_keys::kLayerNormEpsilon : gguf_keys::kRmsEpsilon),
         config_.norm_eps);
@@ -263,6 +280,9 @@ class Exporter {
       metadata_.set_text(key(gguf_keys::kRopeScaling), "none");
     if (!rope.yarn) return;
     const RopeYarnScaling& yarn = *rope.yarn;
+    const double latent_multiplier = latent_log_multiplier();
+    if (latent_multiplier != 0)
+      metadata_.set_float(key(gguf_keys::kYarnLogMultiplier), static_cast<float>(latent_multiplier));
     metadata_.set_text(key(gguf_keys::kRopeScaling), "yarn");
     metadata_.set_float(key(gguf_keys::kRopeFactor), yarn.factor);
     metadata_.set_uint32(key(gguf_keys::kRopeOriginalLength), yarn.original_max_seq_len);
@@ -274,7 +294,19 @@ class Exporter {
     if (log_multiplier != 0) metadata_.set_float(key(gguf_keys::kYarnLogMultiplier), log_multiplier);
     const float own = gguf_yarn_attention_factor(yarn.factor, log_multiplier);
     const float factor = yarn.attention_factor.value_or(own);
-    if (factor != own) metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), factor / own);
+    if (factor != own && latent_multiplier == 0)
+      metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), factor / own);
+  }
+
+  /// Of latent attention with YaRN: (the root of what scores are multiplied by more than usually - 1) /
+  /// ln(factor); 0 otherwise.
+  double latent_log_multiplier() const {
+    if (!config_.latent || !config_.rope.yarn || config_.rope.yarn->factor <= 1) return 0;
+    const double usual = 1 / std::sqrt(static_cast<double>(config_.latent->query_dim()));
+    const double mscale = std::sqrt(static_cast<double>(config_.softmax_scale.value_or(0)) / usual);
+    return std::abs(mscale - 1) < 1e-6
+               ? 0
+               : (mscale - 1) / std::log(static_cast<double>(config_.rope.yarn->factor));
   }
 
   /// What each pair's frequency is divided by.

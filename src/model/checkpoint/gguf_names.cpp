@@ -19,7 +19,7 @@ constexpr std::array<NamePair, 3> kOuter = {{
     {"output_norm", "norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 22> kInner = {{
+constexpr std::array<NamePair, 30> kInner = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -42,6 +42,14 @@ constexpr std::array<NamePair, 22> kInner = {{
     {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
     {"attn_sinks", "self_attn.sinks"},
+    {"attn_q_a", "self_attn.q_a_proj"},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+    {"attn_q_b", "self_attn.q_b_proj"},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+    {"attn_kv_b", "self_attn.kv_b_proj"},
+    {"attn_k_b", "self_attn.k_b_proj"},
+    {"attn_v_b", "self_attn.v_b_proj"},
 }};
 /// Before kInner, of an architecture whose layers differ from Llama's.
 constexpr std::array<NamePair, 1> kFusedGateUp = {{{"ffn_up", "mlp.gate_up_proj"}}};
@@ -58,7 +66,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 33> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 34> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -90,6 +98,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 33> kArchitectur
     {"glm4moe", Architecture::kGlm4Moe},
     {"ernie4_5-moe", Architecture::kErnie45Moe},
     {"dots1", Architecture::kDots1},
+    {"deepseek2", Architecture::kDeepSeek},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -189,6 +198,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kGlm4:
     case Architecture::kErnie45:
     case Architecture::kErnie45Moe:
+    case Architecture::kDeepSeek:
     case Architecture::kCohere:
     case Architecture::kCohere2:
       return RopePairing::kInterleaved;
@@ -227,6 +237,8 @@ GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept {
     case Architecture::kErnie45Moe:
       return {
           .has_shared_count = true, .has_shared_size = true, .has_dense_layers = true, .has_interval = true};
+    case Architecture::kDeepSeek:
+      return {.normalized = false, .has_shared_count = true, .has_dense_layers = true, .has_scores = true};
     case Architecture::kGlm4Moe:
     case Architecture::kDots1:
       return {.normalized = false,

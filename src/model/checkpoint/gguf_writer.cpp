@@ -60,26 +60,6 @@ std::size_t source_row(const GgufTensor& tensor, std::size_t row) {
   return begin + in_head % 2 * (head_dim / 2) + in_head / 2;
 }
 
-/// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
-void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out) {
-  dispatch_weight(stored, [&]<class T>() {
-    if constexpr (is_block_format<T>) {
-      const auto* block = reinterpret_cast<const unsigned char*>(data) + first / T::kElements * T::kBytes;
-      for (std::size_t i = 0; i < out.size(); i += T::kElements, block += T::kBytes) {
-        float values[T::kElements];
-        T::decode(block, 0, values);
-        std::copy_n(values, T::kElements, out.begin() + static_cast<std::ptrdiff_t>(i));
-      }
-    } else {
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        T value;
-        std::memcpy(&value, data + (first + i) * sizeof(T), sizeof value);
-        out[i] = static_cast<float>(value);
-      }
-    }
-  });
-}
-
 void store_elements(DType dtype, std::span<const float> values, std::byte* out) {
   if (block_format(dtype).elements > 1) return quantize_blocks(dtype, values, out);
   constexpr float kMaxHalf = 65504, kHalfBecomesInfinite = 65520;

@@ -72,6 +72,7 @@ struct HfArchitecture {
   bool has_depth_scales = false;  // MiniCPM's names and definitions of those of has_multipliers
   bool has_multipliers = false;   // of embeddings, scores, what is added to the residual stream, and logits
   std::optional<float> logit_scale = {};  // what logits are multiplied by, of files that leave it out
+  std::optional<LatentAttentionConfig> latent = {};  // of files that leave its sizes out
   bool has_no_rope_layers = false;
   bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
   HfRopeTraits rope = {};

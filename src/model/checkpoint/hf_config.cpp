@@ -256,6 +256,53 @@ void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) 
   }
 }
 
+/// Sizes of heads that go through latents, and what follows from them.
+void parse_latent_attention(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
+  constexpr int kMost = 1 << 20;
+  const auto size = [&](const char* key, int absent) {
+    const int value = fields.small_integer(key, absent);
+    if (value > kMost)
+      fields.fail(key, *fields.find(key), fmt::format("no more than {} was expected", kMost));
+    return value;
+  };
+  if (fields.boolean("attention_bias").value_or(false))
+    fields.unsupported("attention_bias", true,
+                       "only models without biases are supported of this architecture");
+  LatentAttentionConfig& latent = config.latent.emplace();
+  // A null asks for none.
+  if (!fields.has("q_lora_rank") || fields.find("q_lora_rank") != nullptr)
+    latent.q_rank = size("q_lora_rank", defaults.latent->q_rank);
+  latent.kv_rank = size("kv_lora_rank", defaults.latent->kv_rank);
+  latent.nope_dim = size("qk_nope_head_dim", defaults.latent->nope_dim);
+  latent.rope_dim = size("qk_rope_head_dim", defaults.latent->rope_dim);
+  latent.value_dim = size("v_head_dim", defaults.latent->value_dim);
+  config.num_kv_heads = 1;
+  config.head_dim = latent.kv_rank + latent.rope_dim;
+}
+
+/// RoPE of the part that turns, and scores by YaRN's mscale_all_dim.
+void parse_latent_rope(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
+  HfRopeTraits traits = defaults.rope;
+  if (!fields.boolean("rope_interleave").value_or(true)) traits.pairing = RopePairing::kHalves;
+  ModelConfig turned = config;
+  turned.head_dim = config.latent->rope_dim;
+  config.rope = parse_hf_rope(fields, turned, traits);
+  config.rope.rotary_dim = config.latent->rope_dim;
+  double scale = 1 / std::sqrt(static_cast<double>(config.latent->query_dim()));
+  if (config.rope.yarn) {
+    double all_dim = 0;
+    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+      const json* const found = fields.find(key);
+      if (found != nullptr && found->is_object())
+        all_dim = JsonFields(*found, fields.where()).number("mscale_all_dim").value_or(all_dim);
+    }
+    const double factor = static_cast<double>(config.rope.yarn->factor);
+    const double mscale = factor > 1 && all_dim != 0 ? 0.1 * all_dim * std::log(factor) + 1 : 1;
+    scale *= mscale * mscale;
+  }
+  config.softmax_scale = static_cast<float>(scale);
+}
+
 std::vector<std::int64_t> token_ids(const JsonFields& fields, const char* key) {
   const json* field = fields.find(key);
   if (field == nullptr) return {};
@@ -336,7 +383,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.num_kv_heads = fields.small_integer("num_key_value_heads",
                                              kv_heads_like_heads ? config.num_heads : defaults.num_kv_heads);
   const bool head_dim_derived = fields.has("head_dim") || defaults.head_dim == 0;
-  if (fields.find("head_dim") == nullptr && head_dim_derived) {
+  if (defaults.latent) {
+    parse_latent_attention(fields, defaults, config);
+  } else if (fields.find("head_dim") == nullptr && head_dim_derived) {
     if (config.num_heads == 0 || config.hidden_size <= 0 || config.hidden_size % config.num_heads != 0) {
       throw Error(ErrorCode::kCorruptFile,
                   fmt::format("{}: hidden_size is {}; without head_dim a positive multiple of "
@@ -354,7 +403,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.norm_eps = fields.real(defaults.norm_eps_key).value_or(defaults.norm_eps);
   config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
-  if (defaults.rope.sliding_theta) {
+  if (defaults.latent) {
+    parse_latent_rope(fields, defaults, config);
+  } else if (defaults.rope.sliding_theta) {
     parse_hf_sliding_rope(fields, config, defaults.rope);
   } else {
     config.rope = parse_hf_rope(fields, config, defaults.rope);

@@ -57,6 +57,22 @@ std::vector<bool> parse_interval(const JsonFields& fields, const ModelConfig& co
   return layers;
 }
 
+/// Of "dense" and "sparse" ones.
+std::vector<bool> parse_layer_list(const JsonFields& fields, const ModelConfig& config) {
+  const json& types = *fields.find("mlp_layer_types");
+  if (!types.is_array() || types.size() != static_cast<std::size_t>(config.num_layers)) {
+    fields.fail("mlp_layer_types", types,
+                fmt::format("a list of one for each of the {} layers was expected", config.num_layers));
+  }
+  std::vector<bool> layers;
+  for (const json& type : types) {
+    layers.push_back(type == "sparse");
+    if (!layers.back() && type != "dense")
+      fields.unsupported("mlp_layer_types", type, "supported are dense and sparse");
+  }
+  return layers;
+}
+
 std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& config,
                                const HfExpertTraits& traits) {
   switch (traits.keys) {
@@ -65,7 +81,9 @@ std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& conf
       return parse_sparse_layers(fields, config);
     case ExpertKeys::kErnie:
       return parse_interval(fields, config, traits);
-    case ExpertKeys::kGlm: {
+    case ExpertKeys::kGlm:
+    case ExpertKeys::kDeepSeek2: {
+      if (fields.find("mlp_layer_types") != nullptr) return parse_layer_list(fields, config);
       const std::int64_t dense = fields.integer("first_k_dense_replace").value_or(traits.num_dense_layers);
       std::vector<bool> layers;
       for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back(layer >= dense);
@@ -88,9 +106,20 @@ void parse_scores(const JsonFields& fields, const HfExpertTraits& traits, Mixtur
   mixture.scoring = ExpertScoring::kSigmoid;
   mixture.score_bias = true;
   mixture.normalized = fields.boolean("norm_topk_prob").value_or(traits.normalized);
-  mixture.weight_scale = fields.real("routed_scaling_factor").value_or(1);
-  mixture.num_groups = fields.small_integer("n_group", 1);
-  mixture.num_groups_per_token = fields.small_integer("topk_group", 1);
+  mixture.weight_scale = fields.real("routed_scaling_factor").value_or(traits.weight_scale);
+  mixture.num_groups = fields.small_integer("n_group", traits.num_groups);
+  mixture.num_groups_per_token = fields.small_integer("topk_group", traits.num_groups_per_token);
+}
+
+/// Of DeepSeek V2, whose groups would be as good as their best expert.
+void parse_greedy(const JsonFields& fields, const HfExpertTraits& traits, MixtureConfig& mixture) {
+  if (fields.text("topk_method").value_or("greedy") != "greedy")
+    fields.unsupported("topk_method", *fields.find("topk_method"),
+                       "only greedy is supported of this architecture");
+  if (fields.boolean("norm_topk_prob").value_or(false))
+    fields.unsupported("norm_topk_prob", true, "only false is supported of this architecture");
+  mixture.normalized = false;
+  mixture.weight_scale = fields.real("routed_scaling_factor").value_or(traits.weight_scale);
 }
 
 /// Of experts that all tokens share, of which several are one as wide as all of them.
@@ -109,9 +138,10 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
                                const HfExpertTraits& traits) {
   MixtureConfig mixture;
   const char* const count_key =
-      traits.keys == ExpertKeys::kGlm     ? first_there(fields, {"num_local_experts", "n_routed_experts"})
-      : traits.keys == ExpertKeys::kErnie ? first_there(fields, {"num_experts", "moe_num_experts"})
-                                          : first_there(fields, {"num_local_experts", "num_experts"});
+      traits.keys == ExpertKeys::kGlm         ? first_there(fields, {"num_local_experts", "n_routed_experts"})
+      : traits.keys == ExpertKeys::kDeepSeek2 ? first_there(fields, {"num_experts", "n_routed_experts"})
+      : traits.keys == ExpertKeys::kErnie     ? first_there(fields, {"num_experts", "moe_num_experts"})
+                                              : first_there(fields, {"num_local_experts", "num_experts"});
   const char* const used_key = traits.keys == ExpertKeys::kErnie
                                    ? first_there(fields, {"num_experts_per_tok", "moe_k"})
                                    : "num_experts_per_tok";
@@ -139,6 +169,10 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       break;
     case ExpertKeys::kGlm:
       parse_scores(fields, traits, mixture);
+      mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kDeepSeek2:
+      parse_greedy(fields, traits, mixture);
       mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
       break;
     case ExpertKeys::kErnie:

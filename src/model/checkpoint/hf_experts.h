@@ -10,14 +10,15 @@ namespace tessera {
 /// What config.json says of mixtures of experts.
 enum class ExpertKeys {
   kNone,
-  kMixtral,  ///< all layers, of intermediate_size
-  kOlmo,     ///< likewise, norm_topk_prob
-  kGptOss,   ///< as kMixtral, with biases
-  kGranite,  ///< as kMixtral, and shared_intermediate_size
-  kQwen,     ///< decoder_sparse_step, mlp_only_layers, moe_intermediate_size, norm_topk_prob
-  kQwen2,    ///< likewise, and shared_expert_intermediate_size
-  kGlm,      ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
-  kErnie,    ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
+  kMixtral,    ///< all layers, of intermediate_size
+  kOlmo,       ///< likewise, norm_topk_prob
+  kGptOss,     ///< as kMixtral, with biases
+  kGranite,    ///< as kMixtral, and shared_intermediate_size
+  kQwen,       ///< decoder_sparse_step, mlp_only_layers, moe_intermediate_size, norm_topk_prob
+  kQwen2,      ///< likewise, and shared_expert_intermediate_size
+  kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
+  kDeepSeek2,  ///< likewise, of softmax, without groups
+  kErnie,      ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
 };
 
 /// Which of them an architecture has, and its defaults.
@@ -28,7 +29,9 @@ struct HfExpertTraits {
   std::int64_t shared_intermediate_size = 0;  // of all experts that tokens share together
   int num_shared_experts = 0;                 // as wide as the others; what files say instead
   int num_dense_layers = 0;                   // before the first with experts
-  bool normalized = false;                    // norm_topk_prob
+  int num_groups = 1, num_groups_per_token = 1;
+  float weight_scale = 1;
+  bool normalized = false;  // norm_topk_prob
 };
 
 /// What a config.json says of its mixture of experts, of an architecture that may have one, in numbers alone:

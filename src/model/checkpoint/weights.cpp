@@ -46,6 +46,25 @@ void read_tensor(const CheckpointTensor& tensor,
   }
 }
 
+void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out) {
+  dispatch_weight(stored, [&]<class T>() {
+    if constexpr (is_block_format<T>) {
+      const auto* block = reinterpret_cast<const unsigned char*>(data) + first / T::kElements * T::kBytes;
+      for (std::size_t i = 0; i < out.size(); i += T::kElements, block += T::kBytes) {
+        float values[T::kElements];
+        T::decode(block, 0, values);
+        std::copy_n(values, T::kElements, out.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    } else {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        T value;
+        std::memcpy(&value, data + (first + i) * sizeof(T), sizeof value);
+        out[i] = static_cast<float>(value);
+      }
+    }
+  });
+}
+
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset) {
   std::vector<float> weights;
   dispatch_activation(tensor.dtype, [&]<class T>() {

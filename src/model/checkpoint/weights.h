@@ -36,6 +36,10 @@ class WeightCollector {
   /// Error{kCorruptFile} for one that is missing or that has another shape than the others.
   void gather_experts(const ModelConfig& config);
 
+  /// Makes the tensors of latent attention's heads, k_b_proj (num_heads, kv_rank, nope_dim) and v_b_proj
+  /// (num_heads, value_dim, kv_rank), from kv_b_proj, which has each head's rows of keys and of values.
+  void split_latent_heads(const ModelConfig& config);
+
   /// Moves the tensors that checkpoint.config calls for to checkpoint.tensors. Of the rest, an output head
   /// that is tied, RoPE's precomputed frequencies and what lies outside the decoder's layers are left out;
   /// anything else in a layer would change what the model computes. Throws Error{kCorruptFile} for a tensor
