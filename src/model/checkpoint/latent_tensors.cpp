@@ -21,12 +21,21 @@ struct Heads {
   std::size_t rows() const { return nope + values; }
 };
 
-/// Writes the rows of keys of the head at `head`, rank of them, as numbers of `out_dtype`.
-void exchange_rows(const std::byte* head, DType dtype, const Heads& heads, DType out_dtype, std::byte* out) {
+/// Row `row` of a matrix, which may be one that is made as it is read.
+void read_row(const CheckpointTensor& tensor, std::size_t row, std::size_t row_bytes, std::byte* out) {
+  if (tensor.read_part) return tensor.read_part(static_cast<std::int64_t>(row), out);
+  std::memcpy(out, tensor.data + row * row_bytes, row_bytes);
+}
+
+/// Writes the rows of keys of a head, the first of which is `first`, as columns of numbers of `out_dtype`.
+void exchange_rows(const CheckpointTensor& tensor, std::size_t first, const Heads& heads, DType out_dtype,
+                   std::byte* out) {
+  const std::size_t row_bytes = dtype_bytes(tensor.dtype, heads.rank);
+  std::vector<std::byte> stored(row_bytes);
   std::vector<float> row(heads.rank);
-  const std::size_t row_bytes = dtype_bytes(dtype, heads.rank);
   for (std::size_t j = 0; j < heads.nope; ++j) {
-    read_elements(dtype, head + j * row_bytes, 0, row);
+    read_row(tensor, first + j, row_bytes, stored.data());
+    read_elements(tensor.dtype, stored.data(), 0, row);
     for (std::size_t i = 0; i < heads.rank; ++i)
       store_element(out, out_dtype, static_cast<std::int64_t>(i * heads.nope + j),
                     static_cast<double>(row[i]));
@@ -45,7 +54,7 @@ void WeightCollector::split_latent_heads(const ModelConfig& config) {
     auto node = tensors_.extract(prefix + "kv_b_proj.weight");
     if (node.empty() || contains(prefix + "k_b_proj.weight")) continue;  // some files have both
     const Item& whole = node.mapped();
-    const CheckpointTensor& tensor = whole.tensor;
+    const CheckpointTensor tensor = whole.tensor;  // which parts are read from
     const auto num_rows = static_cast<std::int64_t>(heads.count * heads.rows());
     if (tensor.shape != std::vector<std::int64_t>{num_rows, latent.kv_rank} || !whole.has_weight_dtype) {
       throw Error(
@@ -55,11 +64,8 @@ void WeightCollector::split_latent_heads(const ModelConfig& config) {
                       tensor.source, whole.offset, whole.dtype_name, shape_text(tensor.shape), num_rows,
                       latent.kv_rank));
     }
-    const DType dtype = tensor.dtype;
     // Blocks are of neighbours in a row: where these are exchanged, numbers take their place.
-    const DType exchanged = block_format(dtype).elements > 1 ? DType::kF16 : dtype;
-    const std::size_t row_bytes = dtype_bytes(dtype, heads.rank), head_bytes = heads.rows() * row_bytes;
-    const std::byte* const begin = tensor.data;
+    const DType exchanged = block_format(tensor.dtype).elements > 1 ? DType::kF16 : tensor.dtype;
     const auto add = [&](const char* name, DType as, std::size_t rows, std::size_t columns,
                          std::function<void(std::int64_t, std::byte*)> read_part) {
       Item item = whole;
@@ -71,12 +77,14 @@ void WeightCollector::split_latent_heads(const ModelConfig& config) {
       item.tensor.read_part = std::move(read_part);
       tensors_.insert_or_assign(prefix + name, std::move(item));
     };
+    const auto first_row = [=](std::int64_t head) { return static_cast<std::size_t>(head) * heads.rows(); };
     add("k_b_proj.weight", exchanged, heads.rank, heads.nope, [=](std::int64_t part, std::byte* out) {
-      exchange_rows(begin + static_cast<std::size_t>(part) * head_bytes, dtype, heads, exchanged, out);
+      exchange_rows(tensor, first_row(part), heads, exchanged, out);
     });
-    add("v_b_proj.weight", dtype, heads.values, heads.rank, [=](std::int64_t part, std::byte* out) {
-      std::memcpy(out, begin + static_cast<std::size_t>(part) * head_bytes + heads.nope * row_bytes,
-                  heads.values * row_bytes);
+    add("v_b_proj.weight", tensor.dtype, heads.values, heads.rank, [=](std::int64_t part, std::byte* out) {
+      const std::size_t row_bytes = dtype_bytes(tensor.dtype, heads.rank);
+      for (std::size_t j = 0; j < heads.values; ++j)
+        read_row(tensor, first_row(part) + heads.nope + j, row_bytes, out + j * row_bytes);
     });
   }
 }
