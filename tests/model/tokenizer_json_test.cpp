@@ -139,14 +139,18 @@ nlohmann::json changed(nlohmann::json data, const nlohmann::json& changes) {
 TEST(TokenizerJsonParts, EachComponentDoesWhatTheTokenizersPackageDoes) {
   const nlohmann::json variants = fixture::read("variants");
   ASSERT_GE(variants["cases"].size(), 40u);
+  const nlohmann::json expected = fixture::read("expected");
   for (const auto& variant : variants["cases"]) {
     const std::string name = variant["name"];
+    const auto& ids_of_base = expected[variant["base"].get<std::string>()]["ids"];
     const auto data = changed(fixture::read(variant["base"]), variant["changes"]);
     const auto tokenizer = parse_tokenizer_json(data.dump(), name);
     int failures = 0;
     for (std::size_t i = 0; i < variants["strings"].size(); ++i) {
-      const std::string& string = fixture::strings()[variants["strings"][i].get<std::size_t>()];
-      const auto ids = fixture::unpack(variant["ids"][i].get<std::string>());
+      const auto number = variants["strings"][i].get<std::size_t>();
+      const std::string& string = fixture::strings()[number];
+      const auto& stored = variant["ids"][i].is_string() ? variant["ids"][i] : ids_of_base[number];
+      const auto ids = fixture::unpack(stored.get<std::string>());
       const auto ours = tokenizer->encode(string);
       if (ours != ids && ++failures <= 5) {
         EXPECT_EQ(ours, ids) << name << ": " << nlohmann::json(string).dump();
