@@ -61,6 +61,7 @@ constexpr Digest kDigests[] = {
     {"gguf_olmo2_f16", 25, 0x0726a479efab4398},
     {"gguf_smollm3_bf16", 38, 0xd68d85d22ea82c1e},
     {"granite", 21, 0x77c529f479a4c7dd},
+    {"granite4", 21, 0x508e0d17330a0808},
     {"olmo2", 25, 0x2073602343ca2748},
     {"smollm3", 66, 0x9fc9bfb19cfc86e3},
     {"gemma3", 80, 0x5742c1a4f4c65160},

@@ -144,6 +144,31 @@ TEST(HfConfig, ReadsAGranite) {
       << "which Llama doesn't read";
 }
 
+TEST(HfConfig, ReadsAGranite4WithoutExperts) {
+  const json base = with(minimal("GraniteMoeHybridForCausalLM"),
+                         {{"num_local_experts", 0},
+                          {"layer_types", {"attention", "attention", "attention", "attention"}},
+                          {"position_embedding_type", "rope"},
+                          {"intermediate_size", 99},
+                          {"shared_intermediate_size", 512},
+                          {"logits_scaling", 8}});
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kGranite);
+  EXPECT_EQ(c.intermediate_size, 512);
+  EXPECT_EQ(c.logits_scale, 0.125f);
+  EXPECT_FALSE(c.mixture || c.sliding_window || c.fused_gate_up);
+  const auto error = [&](const json& fields) {
+    return error_of(ErrorCode::kUnsupported, [&] { parse(with(base, fields)); });
+  };
+  EXPECT_HAS(error({{"num_local_experts", 64}}), "num_local_experts is 64; only models without experts");
+  EXPECT_HAS(error({{"layer_types", {"mamba", "attention", "attention", "attention"}}}),
+             "layer_types is \"mamba\"; only attention is supported");
+  EXPECT_HAS(error({{"position_embedding_type", "nope"}}), "only rope is supported");
+  json absent = base;
+  absent.erase("layer_types");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse(absent); }), "layer_types is missing");
+}
+
 TEST(HfConfig, ReadsAnOlmo2) {
   const ModelConfig c =
       parse(with(minimal("Olmo2ForCausalLM"), {{"attention_bias", true}, {"mlp_bias", true}}));

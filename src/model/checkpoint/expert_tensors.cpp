@@ -14,9 +14,9 @@
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
 //   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
-//   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up
-//   shared_expert_gate.weight          (1, hidden), a vector
-//   e_score_correction.bias            ERNIE 4.5: (1, experts), a vector
+//   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up; also of
+//   MLPs shared_expert_gate.weight          (1, hidden), a vector e_score_correction.bias ERNIE 4.5: (1,
+//   experts), a vector
 
 namespace tessera {
 namespace {
@@ -53,7 +53,6 @@ class WeightCollector::ExpertGatherer {
       : tensors_(tensors), mlp_(mlp), prefix_(mlp + "experts."), config_(config) {}
 
   void run() {
-    cut_shared_in_two();
     flatten("shared_expert_gate.weight");
     flatten("e_score_correction.bias");
     gather_experts();
@@ -79,26 +78,6 @@ class WeightCollector::ExpertGatherer {
     if (!is_gpt_oss) return;
     by_turns("gate_up_proj_bias");
     rename("down_proj_bias", "down_proj.bias");
-  }
-
-  /// Of gate and up of the expert that all tokens share.
-  void cut_shared_in_two() {
-    auto node = tensors_.extract(mlp_ + "shared_expert.gate_up_proj");
-    if (node.empty()) return;
-    const Item& whole = node.mapped();
-    const CheckpointTensor& tensor = whole.tensor;
-    if (tensor.shape.size() != 2 || tensor.shape[0] % 2 != 0)
-      fail(whole, fmt::format("the shape is {}; rows of gate and as many of up were expected",
-                              shape_text(tensor.shape)));
-    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
-      Item half = whole;
-      half.tensor.shape[0] /= 2;
-      half.tensor.size_bytes /= 2;
-      half.tensor.data += which * half.tensor.size_bytes;
-      tensors_.insert_or_assign(
-          fmt::format("{}shared_expert.{}.weight", mlp_, which == 0 ? "gate_proj" : "up_proj"),
-          std::move(half));
-    }
   }
 
   /// Makes a vector of one row.
@@ -296,8 +275,37 @@ class WeightCollector::ExpertGatherer {
   const ModelConfig& config_;
 };
 
+void WeightCollector::cut_gate_up(const std::string& mlp) {
+  auto node = tensors_.extract(mlp + "gate_up_proj.weight");
+  if (node.empty()) return;
+  const CheckpointTensor whole = node.mapped().tensor;
+  if (whole.shape.size() != 2 || whole.shape[0] % 2 != 0) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{} (byte {}): the shape is {}; rows of gate and as many of up were expected",
+                            whole.source, node.mapped().offset, shape_text(whole.shape)));
+  }
+  const std::int64_t rows = whole.shape[0] / 2;
+  for (const std::int64_t first : {std::int64_t{0}, rows}) {
+    Item half = node.mapped();
+    half.tensor.shape[0] = rows;
+    half.tensor.size_bytes = whole.size_bytes / 2;
+    if (whole.read_part) {
+      half.tensor.read_part = [whole, first](std::int64_t part, std::byte* out) {
+        whole.read_part(first + part, out);
+      };
+    } else if (first > 0) {
+      half.tensor.data += half.tensor.size_bytes;
+    }
+    tensors_.insert_or_assign(mlp + (first == 0 ? "gate_proj.weight" : "up_proj.weight"), std::move(half));
+  }
+}
+
 void WeightCollector::gather_experts(const ModelConfig& config) {
   split_latent_heads(config);
+  for (int layer = 0; layer < config.num_layers && !config.fused_gate_up; ++layer) {
+    const std::string mlp = fmt::format("layers.{}.mlp.", layer);
+    cut_gate_up(has_experts(config, layer) ? mlp + "shared_expert." : mlp);
+  }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (has_experts(config, layer))
       ExpertGatherer(tensors_, fmt::format("layers.{}.mlp.", layer), config).run();

@@ -70,7 +70,8 @@ struct HfArchitecture {
   bool is_gemma = false;  // norms of weights with 1 added, embeddings times the root of their length
   std::optional<float> attention_softcap = {}, logits_softcap = {};  // of files that leave them out
   bool has_depth_scales = false;  // MiniCPM's names and definitions of those of has_multipliers
-  bool has_multipliers = false;   // of embeddings, scores, what is added to the residual stream, and logits
+  const char* intermediate_size_key = "intermediate_size";
+  bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
   std::optional<float> logit_scale = {};  // what logits are multiplied by, of files that leave it out
   std::optional<LatentAttentionConfig> latent = {};  // of files that leave its sizes out
   bool has_no_rope_layers = false;

@@ -110,6 +110,26 @@ void rename_exaone_settings(json& document) {
   }
 }
 
+/// Of Granite 4 the models whose layers all have attention and no experts; the others have layers of states.
+void check_granite4(const JsonFields& fields, json& document) {
+  if (fields.small_integer("num_local_experts", 8) != 0) {
+    fields.unsupported("num_local_experts", document.value("num_local_experts", json(8)),
+                       "only models without experts are supported of this architecture");
+  }
+  const json* const types = fields.find("layer_types");
+  if (types == nullptr) fields.missing("layer_types");
+  if (!types->is_array()) fields.fail("layer_types", *types, "a list was expected");
+  for (const json& type : *types) {
+    if (type != "attention" && type != "full_attention")
+      fields.unsupported("layer_types", type, "only attention is supported of this architecture");
+  }
+  if (fields.text("position_embedding_type").value_or("") != "rope") {
+    fields.unsupported("position_embedding_type", document.value("position_embedding_type", json()),
+                       "only rope is supported");
+  }
+  document.erase("layer_types");
+}
+
 /// What some classes take for RoPE's settings of a file that has none.
 void add_default_rope(Architecture architecture, json& document) {
   json settings;
@@ -350,6 +370,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     document.update(part);
   }
   if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
+  if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   check_quantization(fields, defaults);
@@ -375,7 +396,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   ModelConfig config = architecture_config(defaults.architecture);
   config.vocab_size = fields.integer("vocab_size").value_or(defaults.vocab_size);
   config.hidden_size = fields.integer("hidden_size").value_or(defaults.hidden_size);
-  config.intermediate_size = fields.integer("intermediate_size").value_or(defaults.intermediate_size);
+  config.intermediate_size =
+      fields.integer(defaults.intermediate_size_key).value_or(defaults.intermediate_size);
   config.num_layers = fields.small_integer("num_hidden_layers", defaults.num_layers);
   config.num_heads = fields.small_integer("num_attention_heads", defaults.num_heads);
   // A null asks for as many as query heads whatever the default is.

@@ -51,13 +51,19 @@ constexpr std::array<NamePair, 13> kRouters = {{
     {".block_sparse_moe.experts.", ".mlp.experts."},
     {".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"},
     {".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"},
-    {".shared_mlp.input_linear.weight", ".mlp.shared_expert.gate_up_proj"},
+    {".shared_mlp.input_linear.weight", ".mlp.shared_expert.gate_up_proj.weight"},
     {".shared_mlp.output_linear.weight", ".mlp.shared_expert.down_proj.weight"},
 }};
 constexpr std::array<NamePair, 3> kMixtralMatrices = {{
     {".w1.weight", ".gate_proj.weight"},
     {".w3.weight", ".up_proj.weight"},
     {".w2.weight", ".down_proj.weight"},
+}};
+
+// Of Granite 4 without experts, whose MLP is what the others' tokens share.
+constexpr std::array<NamePair, 2> kGranite4 = {{
+    {".shared_mlp.input_linear.", ".mlp.gate_up_proj."},
+    {".shared_mlp.output_linear.", ".mlp.down_proj."},
 }};
 
 std::string with_parts_replaced(std::string name, std::span<const NamePair> parts) {
@@ -102,6 +108,7 @@ std::string_view without_prefix(std::string_view name) {
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
   std::string result(without_prefix(name));
   if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
+  if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);
   std::span<const NamePair> stems;
   if (architecture == Architecture::kGlm4) stems = kGlm4Norms;

@@ -48,6 +48,9 @@ class WeightCollector {
   void move_to(Checkpoint& checkpoint, const std::string& source);
 
  private:
+  /// Makes gate_proj and up_proj of an MLP's gate_up_proj, if it has that.
+  void cut_gate_up(const std::string& mlp);
+
   class ExpertGatherer;
   struct Item {
     CheckpointTensor tensor;
