@@ -28,14 +28,23 @@ std::vector<T> read_tensor(const std::string& file, const std::string& name, con
   return values;
 }
 
-/// Logits, (positions, vocab_size): fp32, or steps of their row's largest magnitude / 32767.
+/// Logits, (positions, vocab_size), in whole numbers of a row's step: of a row that has a first column every
+/// fourth from there on, its largest among them, and NaN for the others.
 std::vector<float> read_logits(const std::string& file, const std::string& name) {
-  if (file.find("\"" + name + "_step\"") == file.npos) return read_tensor<float>(file, name, "F32");
   const std::vector<float> steps = read_tensor<float>(file, name + "_step", "F32");
   const std::vector<std::int16_t> stored = read_tensor<std::int16_t>(file, name, "I16");
-  const std::size_t vocab_size = stored.size() / steps.size();
-  std::vector<float> logits;
-  for (std::size_t i = 0; i < stored.size(); ++i) logits.push_back(stored[i] * steps.at(i / vocab_size));
+  std::vector<std::int32_t> first(steps.size());
+  std::size_t every = 1;
+  if (file.find('"' + name + "_first\"") != file.npos) {
+    first = read_tensor<std::int32_t>(file, name + "_first", "I32");
+    every = 4;
+  }
+  const std::size_t columns = stored.size() / steps.size();
+  std::vector<float> logits(stored.size() * every, std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    const std::size_t row = i / columns, column = static_cast<std::size_t>(first[row]) + i % columns * every;
+    logits[row * columns * every + column] = stored[i] * steps[row];
+  }
   return logits;
 }
 
@@ -99,10 +108,12 @@ double max_relative_row_error(const std::vector<float>& a, const std::vector<flo
     double error = 0;
     double largest = 0;
     for (std::size_t i = row; i < row + vocab_size; ++i) {
+      if (std::isnan(b[i])) continue;
       if (!std::isfinite(a[i])) return std::numeric_limits<double>::infinity();
       error = std::max(error, std::abs(double{a[i]} - b[i]));
       largest = std::max(largest, std::abs(double{b[i]}));
     }
+    if (!(largest > 0)) throw std::runtime_error("a row of logits to compare with is empty");
     worst = std::max(worst, error / largest);
   }
   return worst;

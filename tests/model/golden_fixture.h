@@ -15,7 +15,7 @@ struct GoldenFixture {
   std::string name;
   std::filesystem::path model;       ///< a folder or a .gguf file
   std::vector<std::int32_t> tokens;  ///< the prompt
-  std::vector<float> logits;         ///< (tokens, vocab_size)
+  std::vector<float> logits;         ///< (tokens, vocab_size), NaN where the fixture says nothing
   std::vector<std::int32_t> greedy;  ///< what greedy decoding appends
   /// Of a model whose RoPE has other frequencies for short contexts: the logits of a prompt that ends with
   /// such a context.
@@ -49,7 +49,7 @@ struct Errors16 {
 /// By model, for those that transformers reads: tests/fixtures/models/errors_16bit.json.
 std::map<std::string, Errors16> read_golden_errors_16bit();
 
-/// Largest max|a - b| / max|b| over the rows of `vocab_size` columns.
+/// Largest max|a - b| / max|b| over the rows of `vocab_size` columns, where b is not NaN.
 double max_relative_row_error(const std::vector<float>& a, const std::vector<float>& b,
                               std::size_t vocab_size);
 
