@@ -30,11 +30,13 @@ std::optional<std::uint64_t> used_seed(const SamplingOptions& sampling) {
 
 std::string rates_text(const Generation& generation, const SamplingOptions& sampling, const ModelInfo& info) {
   const GenerationStats& stats = generation.stats;
-  std::string text =
-      fmt::format("{}, {} activations: prompt: {}{}, {:.1f} tokens/s; generated: {}", info.backend,
-                  dtype_name(info.activation_dtype), counted(stats.prompt_tokens, "token", "tokens"),
-                  stats.cached_tokens > 0 ? fmt::format(" ({} kept)", stats.cached_tokens) : "",
-                  prompt_rate(stats), counted(stats.generated_tokens, "token", "tokens"));
+  std::string text = info.backend;
+  if (!info.quantization.empty())
+    text += fmt::format(", {} weights (of {})", dtype_name(info.weight_dtype), info.quantization);
+  text += fmt::format(", {} activations: prompt: {}{}, {:.1f} tokens/s; generated: {}",
+                      dtype_name(info.activation_dtype), counted(stats.prompt_tokens, "token", "tokens"),
+                      stats.cached_tokens > 0 ? fmt::format(" ({} kept)", stats.cached_tokens) : "",
+                      prompt_rate(stats), counted(stats.generated_tokens, "token", "tokens"));
   if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
   text += fmt::format("; stopped: {}", stop_reason_text(generation.stop_reason));
   if (const auto seed = used_seed(sampling)) text += fmt::format("; seed {}", *seed);

@@ -88,6 +88,7 @@ nlohmann::ordered_json model_to_json(const ModelInfo& info) {
           {"num_parameters", info.num_parameters},
           {"weight_bytes", info.weight_bytes},
           {"weight_dtype", dtype_name(info.weight_dtype)},
+          {"quantization", info.quantization},
           {"activation_dtype", dtype_name(info.activation_dtype)},
           {"kv_dtype", dtype_name(info.kv_dtype)},
           {"vocab_size", info.vocab_size},

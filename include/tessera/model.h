@@ -122,6 +122,9 @@ struct ModelInfo {
   std::string backend;
   Device device;
   std::int64_t kv_cache_bytes = 0;
+  /// How a Hugging Face folder stores matrices as codes and scales, which are widened when it is loaded
+  /// ("fp8", "gptq, 4 bits"); empty: it doesn't.
+  std::string quantization;
 };
 
 struct ChatMessage {

@@ -125,6 +125,7 @@ void LoadedModel::describe(const std::string& backend) {
   info_.head_dim = config().head_dim;
   info_.has_tokenizer = tokenizer() != nullptr;
   info_.has_chat_template = !checkpoint_.chat.templates.empty();
+  info_.quantization = checkpoint_.quantization;
   info_.backend = backend;
   info_.device = ops_->device();
 }

@@ -58,9 +58,7 @@ class Loader {
   }
 
   /// A matrix, or a vector as one row. No data if the configuration does not call for it.
-  Weight weight(const std::string& name) {
-    return expected_.contains(name) ? ops_.make_weight(find(name)) : Weight{};
-  }
+  Weight weight(const std::string& name) { return expected_.contains(name) ? make(name) : Weight{}; }
 
   /// A linear layer of several.
   struct Part {
@@ -78,7 +76,7 @@ class Loader {
   /// A vector's numbers as fp32, whatever they are stored as, with `offset` added.
   Weight floats(const std::string& name, float offset, std::vector<std::vector<float>>& made) {
     if (!expected_.contains(name)) return {};
-    const HostWeight host = find(name);
+    const HostWeight host = find(name).whole;
     return vector(host, norm_weights(checkpoint_.tensors.find(name)->second, offset), made);
   }
 
@@ -86,7 +84,7 @@ class Loader {
   void load_norms_after_rope(const std::string& attention, LayerWeights& weights,
                              std::vector<std::vector<float>>& made) {
     const std::string names[] = {attention + "q_norm.weight", attention + "k_norm.weight"};
-    const HostWeight queries = find(names[0]), keys = find(names[1]);
+    const HostWeight queries = find(names[0]).whole, keys = find(names[1]).whole;
     std::vector<float> products = norm_weights(checkpoint_.tensors.find(names[0])->second, 0);
     const std::vector<float> of_keys = norm_weights(checkpoint_.tensors.find(names[1])->second, 0);
     std::ranges::transform(products, of_keys, products.begin(), std::multiplies<>());
@@ -97,15 +95,16 @@ class Loader {
   /// A router or gate, which GGUF files have as F32 whatever it was trained as: as bf16 where that is the
   /// same numbers, since products of two types are slow.
   Weight router(const std::string& name) {
-    const HostWeight host = find(name);
+    const HostTensor tensor = find(name);
+    const HostWeight& host = tensor.whole;
     const auto count = static_cast<std::size_t>(host.rows * host.columns);
-    if (host.dtype != DType::kF32) return ops_.make_weight(host);
+    if (host.dtype != DType::kF32) return make(tensor);
     const std::shared_ptr<std::byte> memory = allocate_aligned(count * sizeof(BFloat16), host.name);
     for (std::size_t i = 0; i < count; ++i) {
       float value;
       std::memcpy(&value, host.data + i * sizeof value, sizeof value);
       const BFloat16 rounded(value);
-      if (static_cast<float>(rounded) != value) return ops_.make_weight(host);
+      if (static_cast<float>(rounded) != value) return make(tensor);
       std::memcpy(memory.get() + i * sizeof rounded, &rounded, sizeof rounded);
     }
     return make({{memory.get(), DType::kBF16, host.rows, host.columns, host.name}, memory});
@@ -116,8 +115,8 @@ class Loader {
     for (const bool is_bias : {false, true}) {
       const std::string ending = is_bias ? ".bias" : ".weight";
       if (!expected_.contains(prefix + "down_proj" + ending)) continue;
-      const std::array<HostTensor, 2> gate_up = {expert_tensor(prefix + "gate_proj" + ending),
-                                                 expert_tensor(prefix + "up_proj" + ending)};
+      const std::array<HostTensor, 2> gate_up = {find(prefix + "gate_proj" + ending),
+                                                 find(prefix + "up_proj" + ending)};
       Weight& stacked = is_bias ? experts.gate_up_bias : experts.gate_up;
       // Biases only where the matrices are.
       if (!is_bias || experts.gate_up) stacked = stack_experts(gate_up, is_bias);
@@ -125,28 +124,31 @@ class Loader {
         (is_bias ? experts.gate_bias : experts.gate) = make(gate_up[0]);
         (is_bias ? experts.up_bias : experts.up) = make(gate_up[1]);
       }
-      (is_bias ? experts.down_bias : experts.down) = make(expert_tensor(prefix + "down_proj" + ending));
+      (is_bias ? experts.down_bias : experts.down) = make(find(prefix + "down_proj" + ending));
     }
   }
 
   /// Matrices of heads, one below the other.
-  Weight heads(const std::string& name) { return make(expert_tensor(name)); }
+  Weight heads(const std::string& name) { return make(name); }
 
   /// Loads a linear layer.
   void load(const Part& part) {
-    *part.weight = ops_.make_weight(find(part.name + ".weight"));
-    if (has_bias(part)) *part.bias = ops_.make_weight(find(part.name + ".bias"));
+    *part.weight = make(part.name + ".weight");
+    if (has_bias(part)) *part.bias = make(part.name + ".bias");
   }
 
   /// Loads linear layers with the same input into one weight, where the device wants that; says whether. All
   /// of them have a bias, or none.
   bool stack(std::span<const Part> parts, Weight& stacked, Weight& stacked_bias) {
     std::vector<HostWeight> weights, biases;
-    for (const Part& part : parts) weights.push_back(find(part.name + ".weight"));
+    for (const Part& part : parts) weights.push_back(kept(part.name + ".weight").whole);
     stacked = ops_.make_stacked_weight(weights);
+    for (const Part& part : parts) {
+      if (stacked) kept_.erase(part.name + ".weight");
+    }
     if (!stacked || !has_bias(parts.front())) return static_cast<bool>(stacked);
     for (const Part& part : parts) {
-      biases.push_back(find(part.name + ".bias"));
+      biases.push_back(find(part.name + ".bias").whole);
       std::swap(biases.back().rows, biases.back().columns);
     }
     stacked_bias = ops_.make_stacked_weight(biases);  // a column of them all, which is a row as well
@@ -174,18 +176,16 @@ class Loader {
     std::shared_ptr<std::byte> memory;  ///< null if it is the file's
   };
 
-  HostTensor expert_tensor(const std::string& name) {
-    HostTensor result;
-    result.whole = find(name);
-    const CheckpointTensor& tensor = checkpoint_.tensors.find(name)->second;
-    if (!tensor.read_part) return result;
-    result.memory = allocate_aligned(tensor.size_bytes, tensor.source);
-    read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t first) {
-      std::memcpy(result.memory.get() + first, bytes.data(), bytes.size());
-      advance(bytes.size());
-    });
-    result.whole.data = result.memory.get();
-    return result;
+  /// find() that what is made of parts is made once for, until make() takes it: the weights of a stack that
+  /// the device doesn't want are loaded one by one.
+  const HostTensor& kept(const std::string& name) {
+    const auto found = kept_.find(name);
+    return found != kept_.end() ? found->second : kept_.emplace(name, find(name)).first->second;
+  }
+
+  Weight make(const std::string& name) {
+    auto node = kept_.extract(name);
+    return make(node.empty() ? find(name) : node.mapped());
   }
 
   Weight make(const HostTensor& tensor) {
@@ -222,7 +222,7 @@ class Loader {
 
   bool has_bias(const Part& part) const { return expected_.contains(part.name + ".bias"); }
 
-  HostWeight find(const std::string& name) {
+  HostTensor find(const std::string& name) {
     const std::vector<std::int64_t>& shape = expected_.at(name).shape;
     const auto found = checkpoint_.tensors.find(name);
     if (found == checkpoint_.tensors.end()) {
@@ -236,10 +236,20 @@ class Loader {
                   fmt::format("{} has shape ({}); the configuration calls for ({})", tensor.source,
                               fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
     }
-    if (!tensor.read_part && read_.insert(&tensor).second) read(tensor);
     std::int64_t rows = 1;
     for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
-    return {tensor.data, tensor.dtype, rows, shape.back(), tensor.source};
+    HostTensor result{{tensor.data, tensor.dtype, rows, shape.back(), tensor.source}, nullptr};
+    if (!tensor.read_part) {
+      if (read_.insert(&tensor).second) read(tensor);
+      return result;
+    }
+    result.memory = allocate_aligned(tensor.size_bytes, tensor.source);
+    read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t first) {
+      std::memcpy(result.memory.get() + first, bytes.data(), bytes.size());
+      advance(bytes.size());
+    });
+    result.whole.data = result.memory.get();
+    return result;
   }
 
   void read(const CheckpointTensor& tensor) {
@@ -261,6 +271,7 @@ class Loader {
   const LoadProgress& on_progress_;
   std::map<std::string, ExpectedTensor> expected_;  // by name
   std::set<const CheckpointTensor*> read_;          // so far
+  std::map<std::string, HostTensor> kept_;          // by name
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };

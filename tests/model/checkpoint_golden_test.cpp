@@ -133,6 +133,13 @@ constexpr Digest kDigests[] = {
     {"granitemoeshared", 29, 0x736e934876ca43b7},
     {"olmoe", 27, 0x399fdee5899ff55b},
     {"qwen2_moe", 37, 0x576f92f52f1564d3},
+    {"qwen3_fp8", 24, 0xb27e31cf7c4563c6},
+    {"llama_fp8_tensor", 11, 0x862d481a0132dbed},
+    {"llama_fp8_channel", 11, 0xf2f80d759b0fa785},
+    {"llama_packed", 11, 0x28f6b2de066103fc},
+    {"llama_gptq", 20, 0x38d918cc9e055c80},
+    {"qwen2_gptq", 14, 0x361857afabea6d62},
+    {"qwen2_awq", 14, 0x742ddae93c96fa68},
 };
 
 TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {

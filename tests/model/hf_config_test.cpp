@@ -414,7 +414,6 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
       {{{"architectures", {"LlamaForSequenceClassification"}}}, "supported are LlamaForCausalLM"},
       {{{"architectures", json::array()}, {"model_type", "gpt2"}}, "model_type is \"gpt2\""},
       {{{"hidden_act", "relu"}}, "hidden_act is \"relu\"; supported are silu"},
-      {{{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config is an object"},
       {{{"is_causal", false}}, "is_causal is false; only attention to the tokens before"},
       {{{"is_causal", nullptr}}, "is_causal is null"},
       {{{"rope_scaling", {{"rope_type", "dynamics"}, {"factor", 2}}}},

@@ -50,6 +50,8 @@ struct Checkpoint {
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the checkpoint has none
   ChatTemplateData chat;                       ///< its templates are empty if the checkpoint has none
   std::vector<std::shared_ptr<const MappedFile>> files;
+  std::string
+      quantization;  ///< how a Hugging Face folder stores matrices as codes and scales; empty: it doesn't
 };
 
 /// Calls visit(bytes, first) for the tensor's bytes in order, `first` being their number within it: all at
@@ -60,6 +62,9 @@ void read_tensor(const CheckpointTensor& tensor,
 
 /// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
 void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out);
+
+/// Writes all of a tensor's bytes, one part after the other on the thread that calls.
+void read_parts(const CheckpointTensor& tensor, std::byte* out);
 
 /// The numbers of a norm's weights, each with `offset` added.
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset);

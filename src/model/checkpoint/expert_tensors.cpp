@@ -138,7 +138,7 @@ class WeightCollector::ExpertGatherer {
   void gather(const std::string& name) {
     const auto of_expert = [&](int expert) { return fmt::format("{}.{}.weight", expert, name); };
     const Item first = require(of_expert(0), 2);
-    std::vector<const std::byte*> parts;
+    std::vector<CheckpointTensor> parts;
     for (int expert = 0; expert < config_.mixture->num_experts; ++expert) {
       const Item& item = require(of_expert(expert), 2);
       if (item.tensor.shape != first.tensor.shape || item.dtype_name != first.dtype_name) {
@@ -146,14 +146,13 @@ class WeightCollector::ExpertGatherer {
              fmt::format("it is {} {}; {} {} was expected as of the first expert", item.dtype_name,
                          shape_text(item.tensor.shape), first.dtype_name, shape_text(first.tensor.shape)));
       }
-      parts.push_back(item.tensor.data);
+      parts.push_back(item.tensor);
     }
     for (int expert = 0; expert < config_.mixture->num_experts; ++expert) erase(of_expert(expert));
-    const std::size_t bytes = first.tensor.size_bytes;
-    const std::size_t all_bytes = bytes * parts.size();
+    const std::size_t all_bytes = first.tensor.size_bytes * parts.size();
     add(name + ".weight", first, {config_.mixture->num_experts, first.tensor.shape[0], first.tensor.shape[1]},
-        all_bytes, [parts = std::move(parts), bytes](std::int64_t part, std::byte* out) {
-          std::memcpy(out, parts[static_cast<std::size_t>(part)], bytes);
+        all_bytes, [parts = std::move(parts)](std::int64_t part, std::byte* out) {
+          read_parts(parts[static_cast<std::size_t>(part)], out);
         });
   }
 

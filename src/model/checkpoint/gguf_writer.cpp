@@ -116,6 +116,16 @@ void write_rows(NewFile& file, const GgufTensor& tensor, std::span<const std::by
 
 template <class OnBytes>
 void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
+  if (tensor.interleaved_heads != 0 && tensor.source.read_part) {
+    // Rows of heads whose order changes must not be apart.
+    std::vector<std::byte> whole(tensor.source.size_bytes);
+    read_tensor(tensor.source, [&](std::span<const std::byte> bytes, std::size_t first) {
+      std::memcpy(whole.data() + first, bytes.data(), bytes.size());
+    });
+    write_rows(file, tensor, whole, 0, on_bytes);
+    pad(file);
+    return;
+  }
   read_tensor(tensor.source, [&](std::span<const std::byte> bytes, std::size_t first) {
     write_rows(file, tensor, bytes, first, on_bytes);
   });

@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "model/checkpoint/hf_config.h"
 #include "model/checkpoint/hf_names.h"
+#include "model/checkpoint/hf_quantization.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
 #include "model/tokenizer/tokenizer.h"
@@ -32,11 +33,12 @@ bool is_there(const fs::path& path) {
 }
 
 // Parsed JSON takes up to 28 times its text, so what is far larger than any real file is not parsed.
+constexpr const char* kConfigJson = "config.json";
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 constexpr std::size_t kMaxTableBytes = 32 << 20;  // files with an entry for each tensor or token
 
 ModelConfig read_config(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
+  const fs::path path = folder / kConfigJson;
   if (!is_there(path)) {
     throw Error(ErrorCode::kIo,
                 fmt::format("'{}' has no config.json; a folder in the Hugging Face format was expected",
@@ -95,7 +97,8 @@ void add_weights(const fs::path& path, const std::set<std::string>* indexed, Che
   checkpoint.files.push_back(std::move(file));
 }
 
-void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
+void read_weights(const fs::path& folder, const std::optional<HfQuantization>& quantization,
+                  Checkpoint& checkpoint) {
   WeightCollector weights;
   const fs::path single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";
@@ -112,6 +115,10 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
         ErrorCode::kIo,
         fmt::format("'{}' has neither model.safetensors nor model.safetensors.index.json{}", folder.string(),
                     has_pickle ? "; save the model again with safe_serialization=True" : ""));
+  }
+  if (quantization) {
+    weights.widen(*quantization, checkpoint.config);
+    checkpoint.quantization = quantization->name;
   }
   if (checkpoint.config.tied_embeddings) checkpoint.config.tied_embeddings = weights.tie_head();
   weights.gather_experts(checkpoint.config);
@@ -147,7 +154,7 @@ ChatTemplateData read_chat(const fs::path& folder, const std::optional<Tokenizer
 
 /// The model_type of config.json, empty without one.
 std::string read_model_type(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
+  const fs::path path = folder / kConfigJson;
   if (!is_there(path)) return "";
   const json document = parse_json_bounded(read_file(path, kMaxConfigBytes), path.string());
   const json type = document.is_object() ? document.value("model_type", json()) : json();
@@ -186,7 +193,10 @@ std::shared_ptr<const Tokenizer> load_folder_tokenizer(const fs::path& folder,
 Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& options) {
   Checkpoint checkpoint;
   checkpoint.config = read_config(folder);
-  read_weights(folder, checkpoint);
+  const fs::path config_path = folder / kConfigJson;
+  const auto quantization =
+      parse_hf_quantization(read_file(config_path, kMaxConfigBytes), config_path.string());
+  read_weights(folder, quantization, checkpoint);
   if (options.load_tokenizer) {
     const std::optional<TokenizerConfig> config = read_tokenizer_config(folder);
     checkpoint.tokenizer = load_folder_tokenizer(folder, config);

@@ -155,18 +155,6 @@ void add_default_rope(Architecture architecture, json& document) {
   document["rope_parameters"] = std::move(settings);
 }
 
-/// Throws for weights of a format that no tensor names. Those of gpt-oss are MXFP4's in tensors of their own.
-void check_quantization(const JsonFields& fields, const HfArchitecture& defaults) {
-  const json* const field = fields.find("quantization_config");
-  if (field == nullptr || field->empty()) return;
-  if (defaults.experts.keys == ExpertKeys::kGptOss && field->is_object() &&
-      field->value("quant_method", json()) == "mxfp4") {
-    return;
-  }
-  fields.unsupported("quantization_config", *field,
-                     "only plain F32, F16 and BF16 weights, and gpt-oss's MXFP4, are supported");
-}
-
 void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
   if (const json* layers = fields.find("no_rope_layers")) {
     const auto count = static_cast<std::size_t>(config.num_layers);
@@ -373,7 +361,6 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
-  check_quantization(fields, defaults);
   if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())
     fields.unsupported("per_layer_config", *field, "only equal layers are supported");
   if (defaults.architecture == Architecture::kCohere && fields.boolean("use_qk_norm").value_or(false)) {

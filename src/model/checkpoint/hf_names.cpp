@@ -55,9 +55,9 @@ constexpr std::array<NamePair, 13> kRouters = {{
     {".shared_mlp.output_linear.weight", ".mlp.shared_expert.down_proj.weight"},
 }};
 constexpr std::array<NamePair, 3> kMixtralMatrices = {{
-    {".w1.weight", ".gate_proj.weight"},
-    {".w3.weight", ".up_proj.weight"},
-    {".w2.weight", ".down_proj.weight"},
+    {".w1.", ".gate_proj."},
+    {".w3.", ".up_proj."},
+    {".w2.", ".down_proj."},
 }};
 
 // Of Granite 4 without experts, whose MLP is what the others' tokens share.
@@ -78,10 +78,7 @@ std::string name_in_mixture(std::string name) {
   if (name.ends_with(".self_attn.sinks")) return name + ".weight";
   const bool is_mixtral = name.find(".block_sparse_moe.") != name.npos;
   name = with_parts_replaced(std::move(name), kRouters);
-  for (const auto& [from, to] : kMixtralMatrices) {
-    if (is_mixtral && name.ends_with(from)) return name.replace(name.size() - from.size(), from.size(), to);
-  }
-  return name;
+  return is_mixtral ? with_parts_replaced(std::move(name), kMixtralMatrices) : name;
 }
 
 /// "layers.N.STEM.weight" with the other name of the first entry that has the stem.

@@ -28,6 +28,17 @@ bool is_in_layer(std::string_view name, int num_layers) {
 
 }  // namespace
 
+void read_parts(const CheckpointTensor& tensor, std::byte* out) {
+  if (!tensor.read_part) {
+    std::memcpy(out, tensor.data, tensor.size_bytes);
+    return;
+  }
+  const std::int64_t parts = tensor.shape.front();
+  for (std::int64_t part = 0; part < parts; ++part)
+    tensor.read_part(
+        part, out + static_cast<std::size_t>(part) * (tensor.size_bytes / static_cast<std::size_t>(parts)));
+}
+
 void read_tensor(const CheckpointTensor& tensor,
                  const std::function<void(std::span<const std::byte>, std::size_t)>& visit) {
   if (!tensor.read_part) return visit({tensor.data, tensor.size_bytes}, 0);
@@ -109,8 +120,8 @@ bool WeightCollector::tie_head() {
     return true;
   }
   const CheckpointTensor &a = embedding->second.tensor, &b = head->second.tensor;
-  return embedding->second.dtype_name == head->second.dtype_name && a.shape == b.shape &&
-         std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
+  return a.data != nullptr && b.data != nullptr && embedding->second.dtype_name == head->second.dtype_name &&
+         a.shape == b.shape && std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
 }
 
 void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source) {
@@ -130,9 +141,11 @@ void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source)
                               shape_text(item.tensor.shape), shape_text(shape)));
     }
     if (!item.has_weight_dtype) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: the dtype is {}; weights may be {}, those of blocks in GGUF files only",
-                              where, item.dtype_name, stored_dtype_list("or")));
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: the dtype is {}; weights may be {}, those of blocks in GGUF files only, or of "
+                      "a quantization_config that config.json has",
+                      where, item.dtype_name, stored_dtype_list("or")));
     }
     if (!is_matrix(name, shape.size()) && block_format(item.tensor.dtype).elements > 1) {
       throw Error(ErrorCode::kUnsupported,

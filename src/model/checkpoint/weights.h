@@ -12,6 +12,8 @@
 
 namespace tessera {
 
+struct HfQuantization;
+
 /// Gathers the tensors of a checkpoint's files under the names that Checkpoint documents and picks those that
 /// the configuration calls for.
 class WeightCollector {
@@ -30,6 +32,11 @@ class WeightCollector {
   /// transformers they aren't if both are there and differ. A head without an embedding becomes the
   /// embedding.
   bool tie_head();
+
+  /// Makes matrices of the codes and scales that a quantised Hugging Face folder has of them: of numbers of
+  /// the model's dtype, or of blocks of Q4_0 where these hold them as they are. Throws Error{kCorruptFile}
+  /// for parts that are missing or don't go together.
+  void widen(const HfQuantization& quantization, const ModelConfig& config);
 
   /// Makes the tensors of mixtures of experts from those that Hugging Face folders and old GGUF files have of
   /// them. Throws
@@ -52,6 +59,7 @@ class WeightCollector {
   void cut_gate_up(const std::string& mlp);
 
   class ExpertGatherer;
+  class Widener;
   struct Item {
     CheckpointTensor tensor;
     std::string_view dtype_name;
