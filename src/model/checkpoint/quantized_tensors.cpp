@@ -73,9 +73,11 @@ struct PackedCodes {
   bool in_awq_order = false;
 
   int at(std::size_t line, std::size_t i) const {
-    const std::size_t in_word = 32 / bits;
-    const std::size_t word = across_lines ? line / in_word * line_words + i : line * line_words + i / in_word;
-    std::size_t place = (across_lines ? line : i) % in_word;
+    const unsigned shift = bits == 4 ? 3 : 2;  // 8 or 4 codes in a word
+    const std::size_t packed = across_lines ? line : i;
+    const std::size_t word =
+        across_lines ? (line >> shift) * line_words + i : line * line_words + (i >> shift);
+    std::size_t place = packed & ((std::size_t{1} << shift) - 1);
     if (in_awq_order)
       place = place / 2 + (place % 2) * 4;  // codes 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits
     return static_cast<int>(load<std::uint32_t>(words, word) >> (place * bits) & ((1u << bits) - 1));
