@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "model/checkpoint/hf_config.h"
+#include "model/checkpoint/hf_quantization.h"
 #include "tessera/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -20,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::int32_t id : config.eos_token_ids) {
       if (id < 0 || id >= config.vocab_size) std::abort();
     }
+    const auto quantization = tessera::parse_hf_quantization(text.substr(0, zero), "config.json");
+    if (quantization && (quantization->block[0] < 1 || quantization->block[1] < 1)) std::abort();
   } catch (const tessera::Error&) {
   }
   return 0;
