@@ -235,7 +235,7 @@ OpsBenchCase gated_case(DType dtype, GatedActivation kind, std::string_view name
     bench.check = [=, &backend, keep = std::tuple(gate, up, out)] {
       backend.gated_activation(a, {});
       return check_rows(a.out, [&](std::int64_t row, const Matrix& exact) {
-        make_reference_ops()->gated_activation({kind, row_of(a.gate, row), row_of(a.up, row), exact}, {});
+        make_reference_ops()->gated_activation({kind, row_of(a.gate, row), row_of(*a.up, row), exact}, {});
       });
     };
     return bench;

@@ -87,14 +87,17 @@ struct RmsNormArguments {
 };
 
 /// y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight (+ bias), over rows.  Ba, Kiros & Hinton,
-/// "Layer Normalization" (2016). With a residual first, as RmsNormArguments has it.
+/// "Layer Normalization" (2016). With a residual first, and of heads, as RmsNormArguments has it, but each
+/// head has weights of its own.
 struct LayerNormArguments {
-  Matrix x;                    ///< (tokens, columns)
+  Matrix x;                    ///< (tokens, columns); columns = head_dim if heads > 1
   Matrix out;                  ///< the same shape; may be x
-  Weight weight;               ///< (1, columns)
-  std::optional<Weight> bias;  ///< (1, columns)
+  Weight weight;               ///< (heads, columns)
+  std::optional<Weight> bias;  ///< (heads, columns)
   float eps = 1e-5f;
-  std::optional<Matrix> residual;  ///< (tokens, columns), read and written
+  std::optional<Matrix> residual;  ///< (tokens, columns), read and written; heads must be 1
+  int heads = 1;
+  std::int64_t head_stride = 0;  ///< elements between heads in x and out; unused if heads is 1
 };
 
 /// out = x w^T (+ bias) (+ out).  x: (m, k), w: (n, k), out: (m, n). fp32 accumulation.
@@ -161,14 +164,16 @@ enum class GatedActivation {
   /// gpt-oss's: g sigmoid(1.702 g) (u + 1) with g = min(gate, 7) and u = min(max(up, -7), 7). Of
   /// gated_activation alone, not of products.
   kClampedSwiGlu,
+  kReluSquared,  ///< max(gate, 0)^2 * up.  So et al., "Primer" (2021). Of gated_activation alone, too
 };
 inline constexpr float kClampedSwiGluAlpha = 1.702f, kClampedSwiGluLimit = 7.0f;
 
-/// out = activation(gate) * up. Packed input: gate and up are column ranges of the same rows.
+/// out = activation(gate) * up, or activation(gate) where there is no up. Packed input: gate and up are
+/// column ranges of the same rows.
 struct GatedActivationArguments {
   GatedActivation activation = GatedActivation::kSwiGlu;
   Matrix gate;  ///< (rows, columns)
-  Matrix up;
+  std::optional<Matrix> up;
   Matrix out;  ///< may be gate or up
 };
 

@@ -192,8 +192,9 @@ void StagedOps::layer_norm(const LayerNormArguments& given, Stream) {
   stage(
       given,
       [](LayerNormArguments& a, auto each) {
-        each(a.x);
-        each(a.out);
+        const std::int64_t other_heads = a.heads > 1 ? (a.heads - 1) * a.head_stride : 0;
+        each(a.x, other_heads);
+        each(a.out, other_heads);
         each(a.residual);
         each(a.weight);
         each(a.bias);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/block_format.h"
@@ -205,6 +206,45 @@ void check_routing(const Checker& check, const ExpertRouting& r, std::int64_t sl
   check.not_null("routing.offsets", r.offsets, slots);
 }
 
+/// Checks the rows of a norm, which may be heads; x and out with all of a token's heads.
+template <class Arguments>
+std::pair<Matrix, Matrix> check_heads(const Checker& check, const Arguments& a) {
+  check.at_least("heads", a.heads, 1);
+  Matrix x = a.x;
+  Matrix out = a.out;
+  check.equal("out.columns", out.columns, "x.columns", x.columns);
+  if (a.heads > 1) {
+    check.at_least("x.columns", x.columns, std::int64_t{1});
+    check.at_least("head_stride", a.head_stride, x.columns, "its columns");
+    check.extent("x", a.heads, a.head_stride, x.columns, 8);
+    x.columns = out.columns = (a.heads - 1) * a.head_stride + x.columns;
+  }
+  check.matrix("x", x);
+  check.matrix("out", out);
+  check.same_shape("out", out, "x", x);
+  check.eps(a.eps);
+  check.no_overlap("out", out, "x", x, true);
+  return {x, out};
+}
+
+template <class Arguments>
+void check_residual(const Checker& check, const Arguments& a, const Matrix& x, const Matrix& out) {
+  if (!a.residual) return;
+  if (a.heads > 1) check.fail(fmt::format("heads is {} with a residual; expected 1", a.heads));
+  check.matrix("residual", *a.residual);
+  check.same_shape("residual", *a.residual, "x", x);
+  check.no_overlap("residual", *a.residual, "x", x, false);
+  check.no_overlap("residual", *a.residual, "out", out, false);
+}
+
+/// Weights of each head, as one row of them all.
+void check_head_weight(const Checker& check, std::string_view name, Weight weight,
+                       const LayerNormArguments& a) {
+  check.equal({name, ".rows"}, weight.rows, "heads", std::int64_t{a.heads});
+  weight.columns *= std::exchange(weight.rows, 1);
+  check.vector_weight(name, weight, a.heads * a.x.columns);
+}
+
 }  // namespace
 
 void validate(const EmbeddingArguments& a, ActivationDTypes allowed) {
@@ -227,46 +267,17 @@ void validate_contents(const EmbeddingArguments& a) {
 
 void validate(const RmsNormArguments& a, ActivationDTypes allowed) {
   const Checker check("rms_norm", allowed);
-  check.at_least("heads", a.heads, 1);
-  Matrix x = a.x;
-  Matrix out = a.out;
-  check.equal("out.columns", out.columns, "x.columns", x.columns);
-  if (a.heads > 1) {
-    check.at_least("x.columns", x.columns, std::int64_t{1});
-    check.at_least("head_stride", a.head_stride, x.columns, "its columns");
-    check.extent("x", a.heads, a.head_stride, x.columns, 8);
-    x.columns = out.columns = (a.heads - 1) * a.head_stride + x.columns;
-  }
-  check.matrix("x", x);
-  check.matrix("out", out);
-  check.same_shape("out", out, "x", x);
+  const auto [x, out] = check_heads(check, a);
   check.vector_weight("weight", a.weight, a.x.columns);
-  check.eps(a.eps);
-  check.no_overlap("out", out, "x", x, true);
-  if (a.residual) {
-    if (a.heads > 1) check.fail(fmt::format("heads is {} with a residual; expected 1", a.heads));
-    check.matrix("residual", *a.residual);
-    check.same_shape("residual", *a.residual, "x", x);
-    check.no_overlap("residual", *a.residual, "x", x, false);
-    check.no_overlap("residual", *a.residual, "out", out, false);
-  }
+  check_residual(check, a, x, out);
 }
 
 void validate(const LayerNormArguments& a, ActivationDTypes allowed) {
   const Checker check("layer_norm", allowed);
-  check.matrix("x", a.x);
-  check.matrix("out", a.out);
-  check.same_shape("out", a.out, "x", a.x);
-  check.vector_weight("weight", a.weight, a.x.columns);
-  if (a.bias) check.vector_weight("bias", *a.bias, a.x.columns);
-  check.eps(a.eps);
-  check.no_overlap("out", a.out, "x", a.x, true);
-  if (a.residual) {
-    check.matrix("residual", *a.residual);
-    check.same_shape("residual", *a.residual, "x", a.x);
-    check.no_overlap("residual", *a.residual, "x", a.x, false);
-    check.no_overlap("residual", *a.residual, "out", a.out, false);
-  }
+  const auto [x, out] = check_heads(check, a);
+  check_head_weight(check, "weight", a.weight, a);
+  if (a.bias) check_head_weight(check, "bias", *a.bias, a);
+  check_residual(check, a, x, out);
 }
 
 void validate(const GemmArguments& a, ActivationDTypes allowed) {
@@ -383,12 +394,17 @@ void validate_contents(const RopeAppendArguments& a) {
 void validate(const GatedActivationArguments& a, ActivationDTypes allowed) {
   const Checker check("gated_activation", allowed);
   check.matrix("gate", a.gate);
-  check.matrix("up", a.up);
   check.matrix("out", a.out);
-  check.same_shape("up", a.up, "gate", a.gate);
   check.same_shape("out", a.out, "gate", a.gate);
   check.no_overlap("out", a.out, "gate", a.gate, true);
-  check.no_overlap("out", a.out, "up", a.up, true);
+  if (!a.up) {
+    if (a.activation == GatedActivation::kClampedSwiGlu)
+      check.fail("up is missing, which this activation adds 1 to");
+    return;
+  }
+  check.matrix("up", *a.up);
+  check.same_shape("up", *a.up, "gate", a.gate);
+  check.no_overlap("out", a.out, "up", *a.up, true);
 }
 
 void validate(const RouteExpertsArguments& a, ActivationDTypes allowed) {

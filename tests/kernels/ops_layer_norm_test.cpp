@@ -105,6 +105,65 @@ TEST_P(OpsLayerNorm, AddsTheResidualFirst) {
   }
 }
 
+TEST_P(OpsLayerNorm, HeadsHaveWeightsOfTheirOwn) {
+  constexpr std::int64_t kRows = 3;
+  constexpr int kHeads = 5;
+  for (const std::int64_t columns :
+       {std::int64_t{1}, std::int64_t{24}, std::int64_t{33}, std::int64_t{128}}) {
+    for (const bool has_bias : {false, true}) {
+      SCOPED_TRACE(columns);
+      const std::int64_t head_stride = columns + 8, row = (kHeads - 1) * head_stride + columns;
+      const TestWeight weight(dtype, kHeads, columns, random_values(count(kHeads, columns), 2));
+      const TestWeight bias(dtype, kHeads, columns, random_values(count(kHeads, columns), 3));
+      FencedMatrix x(dtype, kRows, row, random_values(count(kRows, row), 1, 3), row + 8);
+      const Values values = x.values();
+      // Each head as rows of its own.
+      Values expected = values, naive = values;
+      for (int head = 0; head < kHeads; ++head) {
+        Values rows;
+        for (std::int64_t t = 0; t < kRows; ++t) {
+          const auto begin = values.begin() + t * row + head * head_stride;
+          rows.insert(rows.end(), begin, begin + columns);
+        }
+        const auto of_head = [&](const TestWeight& all) {
+          const Values numbers = all.values();
+          return Values(numbers.begin() + head * columns, numbers.begin() + (head + 1) * columns);
+        };
+        const TestWeight own(DType::kF32, 1, columns, of_head(weight)),
+            own_bias(DType::kF32, 1, columns, of_head(bias));
+        FencedMatrix one(DType::kF64, kRows, columns, rows), exact(DType::kF64, kRows, columns);
+        reference->layer_norm(
+            {one.view(), exact.view(), own.weight(),
+             has_bias ? std::optional(own_bias.weight()) : std::nullopt, 1e-5f, std::nullopt},
+            {});
+        const Values of_naive =
+            naive_layer_norm(rows, own.values(), has_bias ? own_bias.values() : Values(), columns, 1e-5f);
+        for (std::int64_t t = 0; t < kRows; ++t) {
+          for (std::int64_t c = 0; c < columns; ++c) {
+            const auto at = static_cast<std::size_t>(t * row + head * head_stride + c);
+            expected[at] = exact.values()[static_cast<std::size_t>(t * columns + c)];
+            naive[at] = of_naive[static_cast<std::size_t>(t * columns + c)];
+          }
+        }
+      }
+      for_each_simd_target([&] {
+        FencedMatrix out(dtype, kRows, row, values, row + 16);
+        LayerNormArguments a;
+        a.x = x.view();
+        a.out = out.view();
+        a.x.columns = a.out.columns = columns;
+        a.weight = weight.weight();
+        if (has_bias) a.bias = bias.weight();
+        a.heads = kHeads;
+        a.head_stride = head_stride;
+        tested->layer_norm(a, {});
+        expect_at_most_twice_naive(out.values(), naive, expected, dtype);
+        out.expect_fences_intact();
+      });
+    }
+  }
+}
+
 TEST(OpsLayerNormExtremes, SquaresThatOverflowAndRowsThatAreAllAlike) {
   const std::unique_ptr<OpsBackend> tested = make_tested_ops();
   const TestWeight weight(DType::kF32, 1, 8, Values(8, 1));

@@ -237,6 +237,7 @@ double gelu_tanh(double x) {
 float naive_activation(GatedActivation kind, float x) {
   if (kind == GatedActivation::kSwiGlu) return x / (1 + std::exp(-x));
   if (kind == GatedActivation::kGeGlu) return 0.5f * x * (1 + std::erf(x * 0.70710678f));
+  if (kind == GatedActivation::kReluSquared) return std::max(x, 0.0f) * std::max(x, 0.0f);
   return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
@@ -246,9 +247,9 @@ float naive_gated(GatedActivation kind, float gate, float up) {
   return (std::clamp(up, -7.0f, 7.0f) + 1) * (g / (1 + std::exp(-1.702f * g)));
 }
 
-const std::vector<GatedActivation> kGatedActivations = {GatedActivation::kSwiGlu, GatedActivation::kGeGlu,
-                                                        GatedActivation::kGeGluTanh,
-                                                        GatedActivation::kClampedSwiGlu};
+const std::vector<GatedActivation> kGatedActivations = {
+    GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh,
+    GatedActivation::kClampedSwiGlu, GatedActivation::kReluSquared};
 
 TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
   constexpr std::int64_t kRows = 3;
@@ -293,12 +294,34 @@ TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
   }
 }
 
+TEST_P(OpsRows, ActivationsWithoutAGateAreThoseOfOne) {
+  constexpr std::int64_t kRows = 3;
+  for (const GatedActivation kind : kGatedActivations) {
+    if (kind == GatedActivation::kClampedSwiGlu) continue;
+    for (const std::int64_t columns : some_if_sanitized(kColumns, 3)) {
+      SCOPED_TRACE(columns);
+      const Values values = random_values(count(kRows, columns), 11, 3);
+      FencedMatrix x(dtype, kRows, columns, values, columns + 3);
+      FencedMatrix one(dtype, kRows, columns, Values(values.size(), 1), columns + 3);
+      for_each_simd_target([&] {
+        FencedMatrix gated(dtype, kRows, columns, columns + 1);
+        cpu->gated_activation({kind, x.view(), one.view(), gated.view()}, {});
+        FencedMatrix in_place(dtype, kRows, columns, values, columns + 1);
+        cpu->gated_activation({kind, in_place.view(), std::nullopt, in_place.view()}, {});
+        EXPECT_EQ(in_place.values(), gated.values());
+        in_place.expect_fences_intact();
+      });
+    }
+  }
+}
+
 TEST_P(OpsRows, GatedActivationsSaturateWithoutNaN) {
   const Values gates = {-6e4, -500, -100, -20, -8, -1e-3, 0, 1e-3, 8, 20, 100, 500, 6e4};
   const std::int64_t n = static_cast<std::int64_t>(gates.size());
   FencedMatrix gate(dtype, 1, n, gates);
   FencedMatrix one(dtype, 1, n, Values(gates.size(), 1));
   for (const GatedActivation kind : kGatedActivations) {
+    if (kind == GatedActivation::kReluSquared && dtype == DType::kF16) continue;  // the squares overflow
     FencedMatrix exact(DType::kF64, 1, n);
     reference->gated_activation({kind, gate.view(), one.view(), exact.view()}, {});
     for_each_simd_target([&] {
@@ -327,6 +350,7 @@ TEST(OpsReference, ActivationsAreTheirFormulas) {
       {GatedActivation::kSwiGlu, [](double x) { return 0.5 * x * (1 + std::tanh(x / 2)); }},
       {GatedActivation::kGeGlu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }},
       {GatedActivation::kGeGluTanh, gelu_tanh},
+      {GatedActivation::kReluSquared, [](double x) { return x < 0 ? 0 : x * x; }},
   };
   for (const auto& [kind, formula] : formulas) {
     reference->gated_activation({kind, gate.view(), up.view(), out.view()}, {});

@@ -70,7 +70,7 @@ class CpuOps final : public HostOpsBackend {
 
   void layer_norm(const LayerNormArguments& a, Stream) override {
     validate(a);
-    for_row_ranges(a.x.rows, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {
+    for_row_ranges(a.x.rows * a.heads, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {
       const cpu::Scratch row = scratch_row(padded_row(a.x.columns));
       row_kernels().layer_norm(a, begin, end, row.floats());
     });

@@ -71,17 +71,18 @@ HWY_INLINE void load_normed_row(const Matrix& x, std::int64_t offset, const std:
   });
 }
 
-/// out = row norm weight (+ bias), from `offset` of out's elements on.
+/// out = row norm weight (+ bias), these from `first` of their elements on, out from `offset` on.
 HWY_INLINE void store_normed_row(const float* row, float norm, const Weight& weight,
-                                 const std::optional<Weight>& bias, const Matrix& out, std::int64_t offset) {
+                                 const std::optional<Weight>& bias, std::int64_t first, const Matrix& out,
+                                 std::int64_t offset) {
   const F32 d;
   const std::size_t lanes = hn::Lanes(d);
   const VecF32 factor = hn::Set(d, norm);
   alignas(64) float piece[kPiece];
   alignas(64) float added[kPiece];
   for_pieces(out.columns, [&](std::int64_t c, std::size_t n) HWY_ATTR {
-    load_as_f32(weight.data, weight.dtype, c, n, piece);
-    if (bias) load_as_f32(bias->data, bias->dtype, c, n, added);
+    load_as_f32(weight.data, weight.dtype, first + c, n, piece);
+    if (bias) load_as_f32(bias->data, bias->dtype, first + c, n, added);
     for (std::size_t i = 0; i < n; i += lanes) {
       VecF32 y = hn::Mul(hn::Mul(hn::LoadU(d, row + c + i), factor), hn::Load(d, piece + i));
       if (bias) y = hn::Add(y, hn::Load(d, added + i));
@@ -99,7 +100,7 @@ void rms_norm(const RmsNormArguments& a, std::int64_t begin, std::int64_t end, f
     load_normed_row(a.x, token * a.x.row_stride + head, a.residual, token, row);
     const double mean = sum_of_squares(row, padded_row(columns)) / static_cast<double>(columns);
     const float norm = static_cast<float>(1 / std::sqrt(mean + static_cast<double>(a.eps)));
-    store_normed_row(row, norm, a.weight, std::nullopt, a.out, token * a.out.row_stride + head);
+    store_normed_row(row, norm, a.weight, std::nullopt, 0, a.out, token * a.out.row_stride + head);
   }
 }
 
@@ -120,7 +121,9 @@ void layer_norm(const LayerNormArguments& a, std::int64_t begin, std::int64_t en
   const std::size_t columns = static_cast<std::size_t>(a.x.columns);
   const std::size_t padded = padded_row(a.x.columns);
   for (std::int64_t r = begin; r < end; ++r) {
-    load_normed_row(a.x, r * a.x.row_stride, a.residual, r, row);
+    const std::int64_t token = r / a.heads;
+    const std::int64_t head = r % a.heads * a.head_stride;
+    load_normed_row(a.x, token * a.x.row_stride + head, a.residual, token, row);
     const double mean = sum_of(row, padded) / static_cast<double>(columns);
     const VecF32 center = hn::Set(d, static_cast<float>(mean));
     for (std::size_t i = 0; i < padded; i += lanes) {
@@ -129,7 +132,8 @@ void layer_norm(const LayerNormArguments& a, std::int64_t begin, std::int64_t en
     std::fill(row + columns, row + padded, 0.0f);
     const double variance = sum_of_squares(row, padded) / static_cast<double>(columns);
     const float norm = static_cast<float>(1 / std::sqrt(variance + static_cast<double>(a.eps)));
-    store_normed_row(row, norm, a.weight, a.bias, a.out, r * a.out.row_stride);
+    store_normed_row(row, norm, a.weight, a.bias, r % a.heads * a.x.columns, a.out,
+                     token * a.out.row_stride + head);
   }
 }
 
@@ -202,6 +206,9 @@ HWY_INLINE VecF32 activation(F32 d, VecF32 x) {
     return hn::Mul(x, sigmoid(d, x));
   } else if constexpr (kKind == GatedActivation::kGeGlu) {
     return hn::Mul(x, normal_cdf(d, x));
+  } else if constexpr (kKind == GatedActivation::kReluSquared) {
+    // A comparison, since what Max makes of a NaN depends on the target.
+    return hn::Mul(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x), x);
   } else {
     // 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
     const VecF32 cube = hn::Mul(hn::Mul(x, x), x);
@@ -231,10 +238,11 @@ void gated_rows(const GatedActivationArguments& a, std::int64_t begin, std::int6
   const F32 d;
   alignas(64) float gate[kPiece];
   alignas(64) float up[kPiece];
+  if (!a.up) std::fill(up, up + kPiece, 1.0f);
   for (std::int64_t r = begin; r < end; ++r) {
     for_pieces(a.out.columns, [&](std::int64_t c, std::size_t n) {
       load_as_f32(a.gate.data, a.gate.dtype, r * a.gate.row_stride + c, n, gate);
-      load_as_f32(a.up.data, a.up.dtype, r * a.up.row_stride + c, n, up);
+      if (a.up) load_as_f32(a.up->data, a.up->dtype, r * a.up->row_stride + c, n, up);
       for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
         hn::Store(gated<kKind>(d, hn::Load(d, gate + i), hn::Load(d, up + i)), d, gate + i);
       }
@@ -253,6 +261,8 @@ void gated_activation(const GatedActivationArguments& a, std::int64_t begin, std
       return gated_rows<GatedActivation::kGeGluTanh>(a, begin, end);
     case GatedActivation::kClampedSwiGlu:
       return gated_rows<GatedActivation::kClampedSwiGlu>(a, begin, end);
+    case GatedActivation::kReluSquared:
+      return gated_rows<GatedActivation::kReluSquared>(a, begin, end);
   }
 }
 

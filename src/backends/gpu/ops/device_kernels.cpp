@@ -204,15 +204,18 @@ void DeviceKernels::rms_norm(const RmsNormArguments& a, Stream stream) {
 void DeviceKernels::layer_norm(const LayerNormArguments& a, Stream stream) {
   validate(a);
   kernels::LayerNormParams p{};
-  p.x = rows_of(a.x);
-  p.out = rows_of(a.out);
+  const std::int64_t head_stride = a.heads > 1 ? a.head_stride : 0;
+  p.x = heads_of(a.x, head_stride);
+  p.out = heads_of(a.out, head_stride);
   if (a.residual) p.residual = rows_of(*a.residual);
   p.weight = rows_of(a.weight);
   if (a.bias) p.bias = rows_of(*a.bias);
   p.columns = a.x.columns;
+  p.head_stride = head_stride;
+  p.heads = a.heads;
   p.eps = a.eps;
   // Of any number of rows the same threads: a row's sums must not depend on how many there are.
-  launch("common/layer_norm.cu", "layer_norm_any", a.x.rows,
+  launch("common/layer_norm.cu", "layer_norm_any", a.x.rows * a.heads,
          row_threads(a.x.columns, /*rows=*/1, kNormGroups, kNormThreads), p, stream);
 }
 
@@ -241,13 +244,13 @@ void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream s
   validate(a);
   kernels::GatedActivationParams p{};
   p.gate = rows_of(a.gate);
-  p.up = rows_of(a.up);
+  if (a.up) p.up = rows_of(*a.up);
   p.out = rows_of(a.out);
   p.columns = a.out.columns;
   p.blocks_per_row = elementwise_blocks_per_row(a.out.columns);
   p.activation = static_cast<int>(a.activation);
   launch("common/elementwise.cu",
-         entry_for("gated_activation", p.columns, {p.gate, p.up, p.out}, a.gate.dtype),
+         entry_for("gated_activation", p.columns, {p.gate, a.up ? p.up : p.gate, p.out}, a.gate.dtype),
          a.out.rows * p.blocks_per_row, kElementwiseThreads, p, stream);
 }
 
@@ -461,7 +464,8 @@ bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation act
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
-  if (activation == GatedActivation::kClampedSwiGlu) return false;
+  if (activation == GatedActivation::kClampedSwiGlu || activation == GatedActivation::kReluSquared)
+    return false;
   if (launcher_.tunes_gated_gemm(a, activation)) return true;
   if (launcher_.tunes_gemm(a)) return false;
   const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));

@@ -56,6 +56,8 @@ double activation(GatedActivation kind, double x) {
       const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
       return x / (1 + std::exp(-2 * u));  // 0.5 x (1 + tanh u) without cancellation
     }
+    case GatedActivation::kReluSquared:
+      return x > 0 ? x * x : 0 * x;  // of a NaN one
     case GatedActivation::kClampedSwiGlu:
       break;
   }
@@ -119,14 +121,18 @@ class ReferenceOps final : public HostOpsBackend {
           store(*a.residual, t, c, load(*a.residual, t, c) + load(a.x, t, c));
       }
       const Matrix& normed = a.residual ? *a.residual : a.x;
-      double sum = 0, squares = 0;
-      for (std::int64_t c = 0; c < a.x.columns; ++c) sum += load(normed, t, c);
-      const double mean = sum / columns;
-      for (std::int64_t c = 0; c < a.x.columns; ++c) squares += std::pow(load(normed, t, c) - mean, 2);
-      const double norm = 1 / std::sqrt(squares / columns + static_cast<double>(a.eps));
-      for (std::int64_t c = 0; c < a.x.columns; ++c) {
-        const double bias = a.bias ? load(*a.bias, 0, c) : 0;
-        store(a.out, t, c, (load(normed, t, c) - mean) * norm * load(a.weight, 0, c) + bias);
+      for (int h = 0; h < a.heads; ++h) {
+        const std::int64_t head = h * a.head_stride;
+        double sum = 0, squares = 0;
+        for (std::int64_t c = 0; c < a.x.columns; ++c) sum += load(normed, t, head + c);
+        const double mean = sum / columns;
+        for (std::int64_t c = 0; c < a.x.columns; ++c)
+          squares += std::pow(load(normed, t, head + c) - mean, 2);
+        const double norm = 1 / std::sqrt(squares / columns + static_cast<double>(a.eps));
+        for (std::int64_t c = 0; c < a.x.columns; ++c) {
+          const double bias = a.bias ? load(*a.bias, h, c) : 0;
+          store(a.out, t, head + c, (load(normed, t, head + c) - mean) * norm * load(a.weight, h, c) + bias);
+        }
       }
     }
   }
@@ -192,7 +198,7 @@ class ReferenceOps final : public HostOpsBackend {
     validate(a, kAllowed);
     for (std::int64_t row = 0; row < a.out.rows; ++row) {
       for (std::int64_t c = 0; c < a.out.columns; ++c) {
-        store(a.out, row, c, gated(a.activation, load(a.gate, row, c), load(a.up, row, c)));
+        store(a.out, row, c, gated(a.activation, load(a.gate, row, c), a.up ? load(*a.up, row, c) : 1));
       }
     }
   }

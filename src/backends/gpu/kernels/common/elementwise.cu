@@ -28,7 +28,12 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
     const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
     if (column >= p.columns) continue;
     load_typed<T>(p.gate.data, row * p.gate.row_stride + column, kGroupSize, true, gate[n]);
-    load_typed<T>(p.up.data, row * p.up.row_stride + column, kGroupSize, true, up[n]);
+    if (p.up.data != nullptr) {
+      load_typed<T>(p.up.data, row * p.up.row_stride + column, kGroupSize, true, up[n]);
+    } else {
+      TESSERA_UNROLL
+      for (int i = 0; i < kGroupSize; ++i) up[n][i] = 1.0f;
+    }
   }
   TESSERA_UNROLL
   for (int n = 0; n < kElementwiseGroups; ++n) {
@@ -109,7 +114,7 @@ TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationP
   const int64 end = minimum(begin + kElements, p.columns);
   for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
     const float gate = load_scalar(p.gate, row * p.gate.row_stride + column);
-    const float up = load_scalar(p.up, row * p.up.row_stride + column);
+    const float up = p.up.data != nullptr ? load_scalar(p.up, row * p.up.row_stride + column) : 1.0f;
     store_scalar(p.out, row * p.out.row_stride + column, gated(p.activation, gate, up));
   }
 }

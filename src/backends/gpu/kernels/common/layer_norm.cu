@@ -1,8 +1,8 @@
 // y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight (+ bias), after residual += x if there is
 // one. Ba, Kiros & Hinton (2016).
 //
-// Grid: (rows); one block a row. Threads take groups of 8 columns; what they read again, for the variance and
-// for the result, they have read or written themselves and find in caches.
+// Grid: (rows * heads); one block a row or head. Threads take groups of 8 columns; what they read again, for
+// the variance and for the result, they have read or written themselves and find in caches.
 
 #include "common/rows.cuh"
 
@@ -20,13 +20,13 @@ struct Square {
 
 /// The mean over a row of Function(shrink x - center).
 template <class Function>
-TESSERA_DEVICE float row_mean(const RowsArgument& x, int64 row, int64 columns, float shrink, float center,
+TESSERA_DEVICE float row_mean(const RowsArgument& x, int64 offset, int64 columns, float shrink, float center,
                               float* scratch) {
   float sum = 0.0f;
   for (int64 group = thread_x(); group * kGroupSize < columns; group += block_size()) {
     const int count = group_count(columns, group);
     float v[kGroupSize];
-    load_group<kAnyType>(x, row * x.row_stride + group * kGroupSize, count, v);
+    load_group<kAnyType>(x, offset + group * kGroupSize, count, v);
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) {
       if (i < count) sum += Function::apply(v[i] * shrink - center);
@@ -54,18 +54,21 @@ TESSERA_KERNEL(layer_norm_any, kNormThreads)(const LayerNormParams p) {
   TESSERA_SHARED(scratch, float[kMaxWarps]);
   allow_next_kernel();
   wait_for_prior_kernels();
-  const int64 row = block_x();
+  const int64 row = block_x() / p.heads;
+  const int64 head = block_x() % p.heads;
+  const int64 first = head * p.columns;  // of weight and bias
   const bool has_residual = p.residual.data != nullptr;
   if (has_residual) add_to_residual(p, row);
   const RowsArgument& normed = has_residual ? p.residual : p.x;
+  const int64 offset = row * normed.row_stride + head * p.head_stride;
 
   float shrink = 1.0f;
-  float mean = row_mean<Itself>(normed, row, p.columns, shrink, 0.0f, scratch);
-  float variance = row_mean<Square>(normed, row, p.columns, shrink, mean, scratch);
+  float mean = row_mean<Itself>(normed, offset, p.columns, shrink, 0.0f, scratch);
+  float variance = row_mean<Square>(normed, offset, p.columns, shrink, mean, scratch);
   if (variance == infinity()) {
     shrink = kNormShrink;
-    mean = row_mean<Itself>(normed, row, p.columns, shrink, 0.0f, scratch);
-    variance = row_mean<Square>(normed, row, p.columns, shrink, mean, scratch);
+    mean = row_mean<Itself>(normed, offset, p.columns, shrink, 0.0f, scratch);
+    variance = row_mean<Square>(normed, offset, p.columns, shrink, mean, scratch);
   }
   const float norm = 1.0f / sqrtf(variance + p.eps * shrink * shrink);
 
@@ -73,11 +76,11 @@ TESSERA_KERNEL(layer_norm_any, kNormThreads)(const LayerNormParams p) {
     const int count = group_count(p.columns, group);
     const int64 column = group * kGroupSize;
     float v[kGroupSize], w[kGroupSize], bias[kGroupSize] = {};
-    load_group<kAnyType>(normed, row * normed.row_stride + column, count, v);
-    load_group<kAnyType>(p.weight, column, count, w);
-    if (p.bias.data != nullptr) load_group<kAnyType>(p.bias, column, count, bias);
+    load_group<kAnyType>(normed, offset + column, count, v);
+    load_group<kAnyType>(p.weight, first + column, count, w);
+    if (p.bias.data != nullptr) load_group<kAnyType>(p.bias, first + column, count, bias);
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) v[i] = (v[i] * shrink - mean) * norm * w[i] + bias[i];
-    store_group<kAnyType>(p.out, row * p.out.row_stride + column, count, v);
+    store_group<kAnyType>(p.out, row * p.out.row_stride + head * p.head_stride + column, count, v);
   }
 }

@@ -59,8 +59,10 @@ struct RmsNormParams {
 struct LayerNormParams {
   RowsArgument x, out;
   RowsArgument residual, bias;  // data null: none
-  RowsArgument weight;
+  RowsArgument weight;          // a row a head, and so has bias
   int64 columns;
+  int64 head_stride;
+  int heads;
   float eps;
 };
 
@@ -75,10 +77,10 @@ struct SoftmaxParams {
 
 /// Elementwise kernels: block b takes part b % blocks_per_row of row b / blocks_per_row.
 struct GatedActivationParams {
-  RowsArgument gate, up, out;
+  RowsArgument gate, up, out;  // up.data null: 1
   int64 columns;
   int blocks_per_row;
-  int activation;  // 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh, 3 gpt-oss's clamped SwiGLU
+  int activation;  // 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh, 3 gpt-oss's clamped SwiGLU, 4 squared ReLU
 };
 
 /// scale and softcap.
