@@ -184,6 +184,18 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "dots1";
     case Architecture::kDeepSeek:
       return "deepseek";
+    case Architecture::kStarcoder2:
+      return "starcoder2";
+    case Architecture::kPhi:
+      return "phi";
+    case Architecture::kGptNeoX:
+      return "gpt_neox";
+    case Architecture::kStableLm:
+      return "stablelm";
+    case Architecture::kNemotron:
+      return "nemotron";
+    case Architecture::kArcee:
+      return "arcee";
   }
   return "unknown";
 }
@@ -260,6 +272,38 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kGptOss:
       config.activation = Activation::kClampedSilu;
       config.attention_sinks = true;
+      break;
+    case Architecture::kStarcoder2:
+      config.norm = NormKind::kLayer;
+      config.norm_bias = true;
+      config.gated_mlp = false;
+      config.activation = Activation::kGeluTanh;
+      break;
+    case Architecture::kPhi:
+      config.norm = NormKind::kLayer;
+      config.norm_bias = config.head_bias = true;
+      config.parallel_blocks = true;
+      config.gated_mlp = false;
+      config.activation = Activation::kGeluTanh;
+      break;
+    case Architecture::kGptNeoX:
+      config.norm = NormKind::kLayer;
+      config.norm_bias = true;
+      config.gated_mlp = false;
+      config.fused_qkv = true;
+      config.activation = Activation::kGelu;
+      break;
+    case Architecture::kStableLm:
+      config.norm = NormKind::kLayer;
+      config.norm_bias = true;
+      break;
+    case Architecture::kNemotron:
+      config.norm = NormKind::kLayer;
+      config.norm_bias = true;
+      [[fallthrough]];
+    case Architecture::kArcee:
+      config.gated_mlp = false;
+      config.activation = Activation::kReluSquared;
       break;
     case Architecture::kLlama:
     case Architecture::kMistral:

@@ -44,7 +44,13 @@ enum class Architecture {
   kGlm4Moe,
   kErnie45Moe,
   kDots1,
-  kDeepSeek
+  kDeepSeek,
+  kStarcoder2,
+  kPhi,
+  kGptNeoX,
+  kStableLm,
+  kNemotron,
+  kArcee
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
@@ -55,6 +61,7 @@ enum class Activation {
   kGelu,
   kGeluTanh,
   kClampedSilu,  ///< gpt-oss's (GatedActivation::kClampedSwiGlu)
+  kReluSquared,
 };
 
 /// Layers whose MLP is many, the experts, of which a router picks some for each token.
@@ -96,11 +103,12 @@ inline constexpr float kLatentNormEps = 1e-6f;
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
 
-/// RMSNorm of queries and keys.
+/// Norms of queries and keys.
 enum class QkNorm {
   kNone,
-  kEachHead,  ///< over head_dim of each head, all with the same weights
-  kAllHeads,  ///< over all of a token's heads
+  kEachHead,     ///< RMSNorm over head_dim of each head, all with the same weights
+  kAllHeads,     ///< RMSNorm over all of a token's heads
+  kOwnEachHead,  ///< LayerNorm over head_dim of each head, each with weights of its own
 };
 
 /// Queries beyond the context that a model was first trained on are longer: at position p they are multiplied
@@ -143,12 +151,16 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
+  bool norm_bias = false;  ///< of all norms but those of heads
+  bool head_bias = false;  ///< of the output head
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norm_after_rope = false;       ///< of each head; else before
   float norm_offset = 0;                 ///< what is added to weights of norms as the checkpoint has them
   bool parallel_blocks = false;          ///< the MLP reads what attention reads; what both give is added
+  bool parallel_norms = false;           ///< where blocks are parallel, the MLP's norm is one of its own
   bool norms_before = true;              ///< of what attention and MLP read
   bool norms_after = false;              ///< of what they give, before it is added to the residual stream
+  bool gated_mlp = true;                 ///< activation(gate) times up; else activation(up)
   bool fused_qkv = false;                ///< q, k and v are one tensor in checkpoints
   bool fused_gate_up = false;            ///< and so are gate and up
   std::optional<MixtureConfig> mixture;  ///< none: no layer has experts

@@ -101,11 +101,13 @@ void ExecutionPlan::allocate_buffers() {
   }
   std::int64_t widest = 0;
   for (int layer = 0; layer < config_.num_layers; ++layer) widest = std::max(widest, mlp_width(layer));
-  if (widest > 0) gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * widest);
+  if (widest > 0)
+    gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, (config_.gated_mlp ? 2 : 1) * widest);
   head_input_ =
       matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
   matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
   if (!options_.absent_tokens.empty()) {
+    host_drawable_bias_ = weights_.head_bias_numbers;  // which takes the head's bias's place
     host_drawable_bias_.resize(static_cast<std::size_t>(config_.vocab_size));
     for (const std::int32_t id : options_.absent_tokens) {
       host_drawable_bias_[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
@@ -309,7 +311,8 @@ Matrix ExecutionPlan::run_final_norm(std::span<const RowRange> ranges) {
                               rows + range.count, options_.max_logits_rows));
     }
     run_norm(rows_of(delta_, range.begin, range.count), rows_of(head_input_, rows, range.count),
-             weights_.final_norm, residual_eps(), rows_of(residual_, range.begin, range.count));
+             weights_.final_norm, weights_.final_norm_bias, residual_eps(),
+             rows_of(residual_, range.begin, range.count));
     rows += range.count;
   }
   return rows_of(head_input_, 0, rows);
@@ -319,6 +322,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling
   GemmArguments head;
   head.x = run_final_norm(ranges);
   head.weight = weights_.head;
+  if (weights_.head_bias) head.bias = weights_.head_bias;
   if (for_sampling && drawable_bias_) head.bias = drawable_bias_;
   head.out = logits(head.x.rows);
   head.batch_invariant = options_.batch_invariant;

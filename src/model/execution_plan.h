@@ -77,7 +77,8 @@ struct PlanStep {
 ///
 /// of which a model has those that its configuration asks for. Where it has no norms before attention and
 /// MLP, input_norm and post_attention_norm add and copy. In parallel blocks there is no post_attention_norm:
-/// the MLP reads what input_norm made, and o_proj adds to the residual.
+/// the MLP reads what input_norm made, and o_proj adds to the residual; or it comes behind q/k/v_proj, before
+/// anything is added. An MLP without a gate is up_proj, activation, down_proj.
 ///
 /// Where the device has one kernel for a norm, the product behind it and RoPE or the activation, for as many
 /// rows as the step has, that is one step. Then the product before adds its result to the residual itself.
@@ -164,6 +165,7 @@ class ExecutionPlan {
   void group_heads(std::int64_t num_tokens);
   void turn_latents(const StepShape& shape);
   ExpertGemmArguments head_product(Matrix x, const Weight& weight, Matrix out) const;
+  void add_mlp_norm(StepList& list, int layer, bool add_residual);
   /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   /// Gate and up and the activation, of normed rows.
@@ -201,9 +203,9 @@ class ExecutionPlan {
   /// For norms of the residual stream.
   float residual_eps() const;
   void add_out_norm(StepList& list, const char* name, int layer, const Weight& weight);
-  void norm(const StepShape& shape, const Weight& weight, bool add_residual);
+  void norm(const StepShape& shape, const Weight& weight, const Weight& bias, bool add_residual);
   /// The kind of norm that the model has. A residual is added to first, and then normed.
-  void run_norm(const Matrix& x, const Matrix& out, const Weight& weight, float eps,
+  void run_norm(const Matrix& x, const Matrix& out, const Weight& weight, const Weight& bias, float eps,
                 const std::optional<Matrix>& residual);
   void add_head_norm(StepList& list, const char* name, int layer, const Weight& weight, Matrix heads,
                      int num_heads);
@@ -246,7 +248,7 @@ class ExecutionPlan {
   Matrix q_, k_, v_;  ///< its column ranges; of latent attention there is q_ alone
   Matrix attended_;   ///< (max_tokens, num_heads * head_dim)
   Matrix delta_;      ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_up_;    ///< (max_tokens, 2 * the widest layer's mlp_width)
+  Matrix gate_up_;    ///< (max_tokens, 2 * the widest layer's mlp_width), without a gate half of it
   DeviceBuffer router_logits_buffer_, routing_buffer_, expert_gate_up_buffer_, expert_results_buffer_;
   Matrix router_logits_;            ///< (max_tokens, num_experts) fp32
   ExpertRouting routing_;           ///< of max_tokens rows

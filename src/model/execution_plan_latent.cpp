@@ -86,7 +86,7 @@ void ExecutionPlan::add_latent_steps(StepList& list, int layer) {
     ops_.rms_norm(arguments, ops_.stream());
   };
   list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
-                    norm(shape, weights.input_norm, layer > 0);
+                    norm(shape, weights.input_norm, weights.input_norm_bias, layer > 0);
                   }});
   if (latent.q_rank > 0) {
     add_linear(list, "q_a_proj", layer, normed_, weights.latent.q_a, no_bias_, q_rank_);

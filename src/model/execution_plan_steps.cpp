@@ -23,6 +23,8 @@ GatedActivation gated_activation_of(Activation activation) {
       return GatedActivation::kGeGluTanh;
     case Activation::kClampedSilu:
       return GatedActivation::kClampedSwiGlu;
+    case Activation::kReluSquared:
+      return GatedActivation::kReluSquared;
     case Activation::kSilu:
       break;
   }
@@ -118,16 +120,17 @@ float ExecutionPlan::residual_eps() const {
   return config_.norm_eps / (config_.residual_scale * config_.residual_scale);
 }
 
-void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
+void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, const Weight& bias,
+                         bool add_residual) {
   const Matrix x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
   std::optional<Matrix> residual;
   if (add_residual) residual = first_rows(residual_, shape.num_tokens);
-  run_norm(x, first_rows(normed_, shape.num_tokens), config_.norms_before ? weight : copy_weights_,
+  run_norm(x, first_rows(normed_, shape.num_tokens), config_.norms_before ? weight : copy_weights_, bias,
            config_.norms_before ? residual_eps() : kNormCopyEps, residual);
 }
 
-void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& weight, float eps,
-                             const std::optional<Matrix>& residual) {
+void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& weight, const Weight& bias,
+                             float eps, const std::optional<Matrix>& residual) {
   const auto filled = [&](auto arguments) {
     arguments.x = x;
     arguments.out = out;
@@ -137,7 +140,9 @@ void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& w
     return arguments;
   };
   if (config_.norm == NormKind::kLayer) {
-    ops_.layer_norm(filled(LayerNormArguments{}), ops_.stream());
+    LayerNormArguments arguments = filled(LayerNormArguments{});
+    arguments.bias = optional_weight(bias);
+    ops_.layer_norm(arguments, ops_.stream());
   } else {
     ops_.rms_norm(filled(RmsNormArguments{}), ops_.stream());
   }
@@ -146,7 +151,7 @@ void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& w
 void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, const Weight& weight) {
   list.push_back({name, layer, [this, &weight](const StepShape& shape) {
                     const Matrix delta = first_rows(delta_, shape.num_tokens);
-                    run_norm(delta, delta, weight, config_.norm_eps, std::nullopt);
+                    run_norm(delta, delta, weight, {}, config_.norm_eps, std::nullopt);
                   }});
 }
 
@@ -158,16 +163,22 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
     heads.columns = config_.head_dim;
   }
   const auto run = [this, &weight, heads, num_heads](const StepShape& shape) {
-    RmsNormArguments arguments;
-    arguments.x = first_rows(heads, shape.num_tokens);
-    arguments.out = arguments.x;
-    arguments.weight = weight;
-    arguments.eps = config_.norm_eps;
-    // As if RoPE had multiplied what is normed.
-    if (config_.qk_norm_after_rope) arguments.eps /= rope_.attention_factor * rope_.attention_factor;
-    arguments.heads = num_heads;
-    arguments.head_stride = config_.head_dim;
-    ops_.rms_norm(arguments, ops_.stream());
+    const auto filled = [&](auto arguments) {
+      arguments.x = first_rows(heads, shape.num_tokens);
+      arguments.out = arguments.x;
+      arguments.weight = weight;
+      arguments.eps = config_.norm_eps;
+      // As if RoPE had multiplied what is normed.
+      if (config_.qk_norm_after_rope) arguments.eps /= rope_.attention_factor * rope_.attention_factor;
+      arguments.heads = num_heads;
+      arguments.head_stride = config_.head_dim;
+      return arguments;
+    };
+    if (config_.qk_norm == QkNorm::kOwnEachHead) {
+      ops_.layer_norm(filled(LayerNormArguments{}), ops_.stream());
+    } else {
+      ops_.rms_norm(filled(RmsNormArguments{}), ops_.stream());
+    }
   };
   list.push_back({name, layer, run});
 }
@@ -255,7 +266,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
                     }});
   } else {
     list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
-                      norm(shape, weights.input_norm, layer > 0);
+                      norm(shape, weights.input_norm, weights.input_norm_bias, layer > 0);
                     }});
     if (weights.qkv) {
       add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
@@ -269,6 +280,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
       add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
     }
   }
+  if (config_.parallel_norms) add_mlp_norm(list, layer, false);
   if (config_.qk_norm != QkNorm::kNone) {
     if (!config_.qk_norm_after_rope)
       add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
@@ -289,6 +301,13 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
   if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);
 }
 
+void ExecutionPlan::add_mlp_norm(StepList& list, int layer, bool add_residual) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  list.push_back({"post_attention_norm", layer, [this, &weights, add_residual](const StepShape& shape) {
+                    norm(shape, weights.post_attention_norm, weights.post_attention_norm_bias, add_residual);
+                  }});
+}
+
 void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const bool is_mixture = has_experts(config_, layer);
@@ -298,11 +317,7 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
            ops_.normed_gemm(normed_gate_up(shape, layer), ops_.stream());
          }});
   } else {
-    if (!config_.parallel_blocks) {
-      list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
-                        norm(shape, weights.post_attention_norm, true);
-                      }});
-    }
+    if (!config_.parallel_blocks) add_mlp_norm(list, layer, true);
     if (!is_mixture || shares_expert()) add_gate_up_steps(list, layer, fusion.gated);
   }
   if (!is_mixture) {
@@ -328,6 +343,8 @@ void ExecutionPlan::add_gate_up_steps(StepList& list, int layer, bool is_gated) 
   if (weights.gate_up) {
     add_linear(list, prefix + "gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias,
                columns_of(gate_up_, 0, 2 * mlp_width(layer)));
+  } else if (!config_.gated_mlp) {
+    add_linear(list, prefix + "up_proj", layer, normed_, weights.up, weights.up_bias, gate(layer));
   } else {
     add_linear(list, prefix + "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate(layer));
     add_linear(list, prefix + "up_proj", layer, normed_, weights.up, weights.up_bias, up(layer));
@@ -476,8 +493,9 @@ GemmArguments ExecutionPlan::gated_product(const StepShape& shape, int layer) co
 
 void ExecutionPlan::activate(const StepShape& shape, int layer) {
   const Matrix gate_rows = first_rows(gate(layer), shape.num_tokens);
-  ops_.gated_activation({gated_activation_of(config_.activation), gate_rows,
-                         first_rows(up(layer), shape.num_tokens), gate_rows},
+  std::optional<Matrix> up_rows;
+  if (config_.gated_mlp) up_rows = first_rows(up(layer), shape.num_tokens);
+  ops_.gated_activation({gated_activation_of(config_.activation), gate_rows, up_rows, gate_rows},
                         ops_.stream());
 }
 

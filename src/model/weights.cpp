@@ -301,8 +301,10 @@ void load_qkv(Loader& loader, const std::string& attention, bool fused, LayerWei
   loader.load_each(parts.last(1));
 }
 
-void load_gate_up(Loader& loader, const std::string& mlp, bool fused, LayerWeights& weights) {
-  if (fused) return loader.load({mlp + "gate_up_proj", &weights.gate_up, &weights.gate_up_bias});
+void load_gate_up(Loader& loader, const std::string& mlp, const ModelConfig& config, LayerWeights& weights) {
+  if (!config.gated_mlp) return loader.load({mlp + "up_proj", &weights.up, &weights.up_bias});
+  if (config.fused_gate_up)
+    return loader.load({mlp + "gate_up_proj", &weights.gate_up, &weights.gate_up_bias});
   const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", &weights.gate, &weights.gate_bias},
                                              {mlp + "up_proj", &weights.up, &weights.up_bias}};
   if (!loader.stack(gate_up, weights.gate_up, weights.gate_up_bias)) loader.load_each(gate_up);
@@ -316,6 +318,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
 
   LayerWeights weights;
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
+  weights.input_norm_bias = loader.weight(prefix + "input_layernorm.bias");
   if (config.latent) {
     load_latent(loader, attention, *config.latent, weights, made);
   } else {
@@ -335,6 +338,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
     weights.mlp_out_norm = loader.norm(prefix + "post_feedforward_layernorm.weight", made);
   } else {
     weights.post_attention_norm = between;
+    weights.post_attention_norm_bias = loader.weight(prefix + "post_attention_layernorm.bias");
   }
   weights.sinks = loader.floats(attention + "sinks.weight", 0, made);
   if (has_experts(config, layer)) {
@@ -344,12 +348,12 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
     loader.load_experts(mlp + "experts.", weights.experts);
     if (config.mixture->shared_gate) weights.shared_gate = loader.router(mlp + "shared_expert_gate.weight");
     if (config.mixture->shared_intermediate_size > 0) {
-      load_gate_up(loader, mlp + "shared_expert.", /*fused=*/false, weights);
+      load_gate_up(loader, mlp + "shared_expert.", config, weights);
       loader.load({mlp + "shared_expert.down_proj", &weights.down, &weights.down_bias});
     }
     return weights;
   }
-  load_gate_up(loader, mlp, config.fused_gate_up, weights);
+  load_gate_up(loader, mlp, config, weights);
   loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
   return weights;
 }
@@ -408,6 +412,11 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
     weights.layers.push_back(load_layer(loader, config, layer, weights.made));
   }
   weights.final_norm = loader.norm("norm.weight", weights.made);
+  weights.final_norm_bias = loader.weight("norm.bias");
+  if (config.head_bias) {
+    weights.head_bias = loader.weight("lm_head.bias");
+    weights.head_bias_numbers = norm_weights(checkpoint.tensors.at("lm_head.bias"), 0);
+  }
   weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");
   count(checkpoint, ops, weights);
   return weights;

@@ -29,7 +29,8 @@ struct LatentWeights {
 
 /// Weights of one transformer layer. A Weight without data is one that the model doesn't have.
 struct LayerWeights {
-  Weight input_norm;  ///< (1, hidden_size)
+  Weight input_norm;       ///< (1, hidden_size)
+  Weight input_norm_bias;  ///< (1, hidden_size)
   /// (num_heads * head_dim, hidden_size), k and v with num_kv_heads. Of latent attention q alone, of heads of
   /// query_dim, of rows of q_rank if that is not 0.
   Weight q, k, v;
@@ -41,14 +42,15 @@ struct LayerWeights {
   /// (1, head_dim), or (1, num_heads * head_dim) and (1, num_kv_heads * head_dim). Of norms behind RoPE
   /// q_norm has the products of both and k_norm is 1: a score adds up products of a query's and a key's
   /// numbers, so that it is the same which of them is multiplied, and keys can be normed before RoPE turns
-  /// them.
+  /// them. Of heads with weights of their own (num_heads, head_dim) and (num_kv_heads, head_dim).
   Weight q_norm, k_norm;
   Weight o;  ///< (hidden_size, num_heads * head_dim)
   Weight o_bias;
   Weight attention_out_norm;   ///< (1, hidden_size), of what attention gives
   Weight post_attention_norm;  ///< (1, hidden_size), of what the MLP reads
-  /// (intermediate_size, hidden_size); in a layer of experts that of the expert that all tokens share, if
-  /// there is one, and so are those below.
+  Weight post_attention_norm_bias;
+  /// (intermediate_size, hidden_size), up alone of an MLP without a gate; in a layer of experts that of the
+  /// expert that all tokens share, if there is one, and so are those below.
   Weight gate, up;
   Weight gate_up;  ///< the rows of both, where checkpoint or device has them in one; then they have no data
   Weight gate_bias, up_bias;
@@ -69,7 +71,10 @@ struct ModelWeights {
   Weight embedding;  ///< (vocab_size, hidden_size)
   std::vector<LayerWeights> layers;
   Weight final_norm;  ///< (1, hidden_size)
-  Weight head;        ///< (vocab_size, hidden_size); the embedding itself if they are tied
+  Weight final_norm_bias;
+  Weight head;       ///< (vocab_size, hidden_size); the embedding itself if they are tied
+  Weight head_bias;  ///< (1, vocab_size)
+  std::vector<float> head_bias_numbers;
 
   std::vector<std::vector<float>> made;  ///< in the host's memory, what vectors may refer to
 

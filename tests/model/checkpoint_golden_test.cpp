@@ -140,6 +140,20 @@ constexpr Digest kDigests[] = {
     {"llama_gptq", 20, 0x38d918cc9e055c80},
     {"qwen2_gptq", 14, 0x361857afabea6d62},
     {"qwen2_awq", 14, 0x742ddae93c96fa68},
+    {"starcoder2", 35, 0x986e593f2d7b680c},
+    {"phi", 33, 0xb969d1fccdd4372d},
+    {"gpt_neox", 28, 0xf2768c606f04da6f},
+    {"stablelm", 32, 0xd48e0e94b6a921dc},
+    {"nemotron", 24, 0xaca39eda447158ae},
+    {"arcee", 19, 0x215f540c092962e6},
+    {"cohere_plus", 22, 0xa965f9f48a92cc7d},
+    {"gguf_starcoder2_q8_0", 19, 0xc78b74ae48be2b47},
+    {"gguf_phi_q8_0", 19, 0x2a042b4acc365c14},
+    {"gguf_gpt_neox_q8_0", 16, 0x0e42e1b7631872f8},
+    {"gguf_stablelm_q8_0", 18, 0x0d70547323a2366b},
+    {"gguf_nemotron_q8_0", 14, 0x1ebbe5cffdfbbeb3},
+    {"gguf_arcee_q8_0", 11, 0x50cec21101aa06cf},
+    {"gguf_cohere_plus_q8_0", 12, 0xebd2ac9a217dda9a},
 };
 
 TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {

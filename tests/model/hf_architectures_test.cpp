@@ -491,11 +491,88 @@ TEST(HfConfig, ReadsACohere) {
   EXPECT_TRUE(c.parallel_blocks && c.norms_before && c.tied_embeddings);
   EXPECT_FALSE(c.norms_after || c.sliding_window || c.qkv_bias);
   EXPECT_EQ(parse(with(base, {{"logit_scale", 0.25}})).logits_scale, 0.25f);
+  EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+  EXPECT_EQ(parse(with(base, {{"use_qk_norm", true}})).qk_norm, QkNorm::kOwnEachHead);
+}
+
+TEST(HfConfig, ReadsAStarcoder2) {
+  const json base = minimal("Starcoder2ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kStarcoder2);
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.num_kv_heads, 2);
+  EXPECT_TRUE(c.qkv_bias && c.o_bias && c.mlp_bias && c.norm_bias && c.tied_embeddings);
+  EXPECT_FALSE(c.gated_mlp || c.parallel_blocks || c.sliding_window || c.head_bias);
+  EXPECT_EQ(parse(with(base, {{"norm_epsilon", 1e-3}})).norm_eps, 1e-3f);
+  EXPECT_EQ(parse(with(base, {{"sliding_window", 4096}})).sliding_window, 4096);
+  EXPECT_FALSE(parse(with(base, {{"use_bias", false}})).mlp_bias);
+}
+
+TEST(HfConfig, ReadsAPhi) {
+  const json base = minimal("PhiForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kPhi);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.rope.rotary_dim, 32);
+  EXPECT_TRUE(c.parallel_blocks && c.head_bias && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias);
+  EXPECT_FALSE(c.parallel_norms || c.gated_mlp || c.tied_embeddings);
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] {
-                        parse(with(base, {{"use_qk_norm", true}}));
+                        parse(with(base, {{"qk_layernorm", true}}));
                       }),
-             "use_qk_norm is true");
+             "qk_layernorm is true");
+}
+
+TEST(HfConfig, ReadsAGptNeoX) {
+  const json base = minimal("GPTNeoXForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kGptNeoX);
+  EXPECT_EQ(c.activation, Activation::kGelu);
+  EXPECT_EQ(c.rope.rotary_dim, 24);
+  EXPECT_EQ(c.rope.theta, 1e4f);
+  EXPECT_TRUE(c.fused_qkv && c.parallel_blocks && c.parallel_norms && c.norm_bias && c.qkv_bias &&
+              c.mlp_bias);
+  EXPECT_FALSE(c.gated_mlp || c.head_bias);
+  const ModelConfig other =
+      parse(with(base, {{"rotary_pct", 1.0}, {"rotary_emb_base", 500}, {"use_parallel_residual", false}}));
+  EXPECT_EQ(other.rope.rotary_dim, 0);
+  EXPECT_EQ(other.rope.theta, 500);
+  EXPECT_FALSE(other.parallel_blocks || other.parallel_norms);
+  EXPECT_FALSE(parse(with(base, {{"attention_bias", false}})).qkv_bias);
+}
+
+TEST(HfConfig, ReadsAStableLm) {
+  const json base = minimal("StableLmForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kStableLm);
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_EQ(c.rope.rotary_dim, 20);
+  EXPECT_TRUE(c.gated_mlp && c.norm_bias);
+  EXPECT_FALSE(c.parallel_blocks || c.qkv_bias || c.o_bias || c.mlp_bias);
+  EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+  const ModelConfig larger =
+      parse(with(base, {{"use_qkv_bias", true}, {"qk_layernorm", true}, {"use_parallel_residual", true}}));
+  EXPECT_TRUE(larger.parallel_blocks && larger.qkv_bias);
+  EXPECT_FALSE(larger.parallel_norms || larger.o_bias);
+  EXPECT_EQ(larger.qk_norm, QkNorm::kOwnEachHead);
+}
+
+TEST(HfConfig, ReadsANemotronAndAnArcee) {
+  const ModelConfig nemotron = parse(minimal("NemotronForCausalLM"));
+  EXPECT_EQ(nemotron.architecture, Architecture::kNemotron);
+  EXPECT_EQ(nemotron.norm, NormKind::kLayer);
+  EXPECT_EQ(nemotron.norm_offset, 1);
+  EXPECT_EQ(nemotron.rope.rotary_dim, 64);
+  EXPECT_TRUE(nemotron.norm_bias);
+  const ModelConfig arcee = parse(minimal("ArceeForCausalLM"));
+  EXPECT_EQ(arcee.architecture, Architecture::kArcee);
+  EXPECT_EQ(arcee.norm, NormKind::kRms);
+  EXPECT_EQ(arcee.rope.rotary_dim, 0);
+  for (const ModelConfig& c : {nemotron, arcee}) {
+    EXPECT_EQ(c.activation, Activation::kReluSquared);
+    EXPECT_FALSE(c.gated_mlp || c.qkv_bias || c.mlp_bias || c.parallel_blocks);
+  }
 }
 
 TEST(HfConfig, ReadsACohere2) {

@@ -5,7 +5,7 @@
 namespace tessera {
 
 bool is_matrix(std::string_view name, std::size_t num_dimensions) {
-  return num_dimensions > 1 && !name.ends_with(".bias");
+  return num_dimensions > 1 && !name.ends_with(".bias") && !name.ends_with("_norm.weight");
 }
 bool is_router(std::string_view name) { return name.ends_with(".mlp.router.weight"); }
 bool is_of_experts(std::string_view name) { return name.find(".mlp.experts.") != name.npos; }
@@ -23,6 +23,10 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     const auto vector = [&](const char* name, std::int64_t size) {
       tensors.push_back({prefix + name + ".weight", {size}});
     };
+    const auto norm = [&](const char* name) {
+      vector(name, hidden);
+      if (config.norm_bias) tensors.push_back({prefix + name + ".bias", {hidden}});
+    };
     const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, SplitAxis split, bool bias) {
       tensors.push_back({prefix + name + ".weight", {out, in}, split});
       // What sums of parts are added to must be added once.
@@ -36,7 +40,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       if (mixture.expert_bias)
         tensors.push_back({whole + ".bias", {mixture.num_experts, out}, SplitAxis::kExperts});
     };
-    if (config.norms_before) vector("input_layernorm", hidden);
+    if (config.norms_before) norm("input_layernorm");
     if (config.latent) {
       const LatentAttentionConfig& latent = *config.latent;
       const std::int64_t queries = std::int64_t{config.num_heads} * latent.query_dim();
@@ -64,16 +68,21 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     const std::int64_t attended =
         config.latent ? std::int64_t{config.num_heads} * config.latent->value_dim : q_size;
     linear("self_attn.o_proj", hidden, attended, SplitAxis::kColumns, config.o_bias);
-    if (config.qk_norm != QkNorm::kNone) {
+    if (config.qk_norm == QkNorm::kOwnEachHead) {
+      tensors.push_back(
+          {prefix + "self_attn.q_norm.weight", {config.num_heads, config.head_dim}, SplitAxis::kRows});
+      tensors.push_back(
+          {prefix + "self_attn.k_norm.weight", {config.num_kv_heads, config.head_dim}, SplitAxis::kRows});
+    } else if (config.qk_norm != QkNorm::kNone) {
       const bool is_each = config.qk_norm == QkNorm::kEachHead;
       vector("self_attn.q_norm", is_each ? config.head_dim : q_size);
       vector("self_attn.k_norm", is_each ? config.head_dim : kv_size);
     }
     if (config.attention_sinks) vector("self_attn.sinks", config.num_heads);
     // transformers calls the norm before the MLP by the same name where there is none after attention.
-    if (!config.parallel_blocks) vector("post_attention_layernorm", hidden);
-    if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
-    if (config.norms_after) vector("post_feedforward_layernorm", hidden);
+    if (!config.parallel_blocks || config.parallel_norms) norm("post_attention_layernorm");
+    if (config.norms_before && config.norms_after) norm("pre_feedforward_layernorm");
+    if (config.norms_after) norm("post_feedforward_layernorm");
     if (has_experts(config, layer)) {
       const MixtureConfig& mixture = *config.mixture;
       const std::int64_t width = mixture.intermediate_size, shared = mixture.shared_intermediate_size;
@@ -93,15 +102,17 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     if (config.fused_gate_up) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);
     } else {
-      linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+      if (config.gated_mlp) linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
       linear("mlp.up_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
     }
     linear("mlp.down_proj", hidden, mlp, SplitAxis::kColumns, config.mlp_bias);
   }
   tensors.push_back({"norm.weight", {hidden}});
+  if (config.norm_bias) tensors.push_back({"norm.bias", {hidden}});
   if (!config.tied_embeddings) {
     tensors.push_back({"lm_head.weight", {config.vocab_size, hidden}, SplitAxis::kRows});
   }
+  if (config.head_bias) tensors.push_back({"lm_head.bias", {config.vocab_size}, SplitAxis::kRows});
   return tensors;
 }
 

@@ -478,7 +478,17 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.qkv_bias = weights.contains(config.fused_qkv ? "layers.0.self_attn.qkv_proj.bias"
                                                       : "layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
-  config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");
+  config.mlp_bias =
+      weights.contains(config.gated_mlp ? "layers.0.mlp.gate_proj.bias" : "layers.0.mlp.up_proj.bias");
+  if (architecture == Architecture::kGptNeoX)
+    config.parallel_blocks = config.parallel_norms =
+        file.boolean(keys.key(gguf_keys::kParallelResidual)).value_or(true);
+  // Which is all that says so.
+  if (architecture == Architecture::kStableLm)
+    config.parallel_blocks = !weights.contains("layers.0.post_attention_layernorm.weight");
+  if ((architecture == Architecture::kStableLm || architecture == Architecture::kCohere) &&
+      weights.contains("layers.0.self_attn.q_norm.weight"))
+    config.qk_norm = QkNorm::kOwnEachHead;
   config.tied_embeddings = !weights.contains("lm_head.weight");
   read_control_tokens(file, config);
   validate(config, file.source());

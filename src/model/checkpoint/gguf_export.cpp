@@ -35,6 +35,22 @@ std::string model_name(const fs::path& folder) {
   return dashes == name.npos ? name : name.substr(dashes + 2);
 }
 
+std::string_view activation_text(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "SiLU";
+    case Activation::kGelu:
+      return "GELU";
+    case Activation::kGeluTanh:
+      return "GELU's tanh approximation";
+    case Activation::kClampedSilu:
+      return "clamped SwiGLU";
+    case Activation::kReluSquared:
+      return "squared ReLU";
+  }
+  return "";
+}
+
 /// Writes the metadata of one model.
 class Exporter {
  public:
@@ -65,9 +81,11 @@ class Exporter {
   std::string key(const char* name) const { return fmt::format("{}.{}", architecture_, name); }
 
   void check() const {
-    if (config_.activation != architecture_config(config_.architecture).activation)
+    if (const Activation usual = architecture_config(config_.architecture).activation;
+        config_.activation != usual) {
       unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
-                              is_gemma(config_.architecture) ? "GELU's tanh approximation" : "SiLU"));
+                              activation_text(usual)));
+    }
     if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3)
       check_gemma();
     if (config_.latent) check_latent();
@@ -246,6 +264,8 @@ class Exporter {
       metadata_.set_float(key(gguf_keys::kResidualScale), config_.residual_scale);
       metadata_.set_float(key(gguf_keys::kLogitScale), 1 / config_.logits_scale);
     }
+    if (config_.architecture == Architecture::kGptNeoX || config_.architecture == Architecture::kStableLm)
+      metadata_.set_bool(key(gguf_keys::kParallelResidual), config_.parallel_blocks);
     if (config_.attention_softcap)
       metadata_.set_float(key(gguf_keys::kAttentionSoftcap), *config_.attention_softcap);
     if (config_.logits_softcap) metadata_.set_float(key(gguf_keys::kFinalSoftcap), *config_.logits_softcap);

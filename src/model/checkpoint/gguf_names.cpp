@@ -66,7 +66,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 34> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 40> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -85,6 +85,12 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 34> kArchitectur
     {"hunyuan-dense", Architecture::kHunYuanDense},
     {"command-r", Architecture::kCohere},
     {"cohere2", Architecture::kCohere2},
+    {"starcoder2", Architecture::kStarcoder2},
+    {"phi2", Architecture::kPhi},
+    {"gptneox", Architecture::kGptNeoX},
+    {"stablelm", Architecture::kStableLm},
+    {"nemotron", Architecture::kNemotron},
+    {"arcee", Architecture::kArcee},
     {"gemma", Architecture::kGemma},
     {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
@@ -201,6 +207,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kDeepSeek:
     case Architecture::kCohere:
     case Architecture::kCohere2:
+    case Architecture::kArcee:
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;

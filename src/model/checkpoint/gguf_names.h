@@ -130,6 +130,7 @@ inline constexpr const char* kLogitScale =
 /// Beta of the scaling of queries, of contexts as long as kRopeOriginalLength.
 inline constexpr const char* kQueryScale = "attention.temperature_scale";
 inline constexpr const char* kRopeBase = "rope.freq_base";
+inline constexpr const char* kParallelResidual = "use_parallel_residual";
 inline constexpr const char* kRopeDimension = "rope.dimension_count";
 inline constexpr const char* kRopeScaling = "rope.scaling.type";
 inline constexpr const char* kRopeFactor = "rope.scaling.factor";

@@ -23,6 +23,10 @@ enum class BiasKeys {
   kQkvAndMlp,        ///< attention_bias: q, k and v; mlp_bias: gate, up and down
   kInternLm,         ///< qkv_bias; bias: the others; or by transformers' usual names
   kAll,              ///< use_bias
+  kAllUnlessSaid,    ///< use_bias, true where left out
+  kAlways,           ///< nowhere: all have
+  kUseQkv,           ///< use_qkv_bias: q, k and v
+  kAlwaysMlp,        ///< attention_bias, true where left out: q, k, v and o; gate, up and down always
   kUnlessSaid,       ///< attention_bias, true where left out: q, k, v and o
   kQkvIfAsked,       ///< attention_bias: q, k and v
   kQkvOfQwen,        ///< qkv_bias, true where left out: q, k and v
@@ -74,6 +78,9 @@ struct HfArchitecture {
   bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
   std::optional<float> logit_scale = {};  // what logits are multiplied by, of files that leave it out
   std::optional<LatentAttentionConfig> latent = {};  // of files that leave its sizes out
+  std::optional<bool> parallel_residual =
+      {};                               ///< use_parallel_residual of files that leave it out; none: no key
+  const char* head_norm_key = nullptr;  ///< that says whether each head of q and k has a LayerNorm
   bool has_no_rope_layers = false;
   bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
   HfRopeTraits rope = {};

@@ -121,6 +121,7 @@ void read_weights(const fs::path& folder, const std::optional<HfQuantization>& q
     checkpoint.quantization = quantization->name;
   }
   if (checkpoint.config.tied_embeddings) checkpoint.config.tied_embeddings = weights.tie_head();
+  weights.gather_heads(checkpoint.config);
   weights.gather_experts(checkpoint.config);
   weights.move_to(checkpoint, folder.string());
 }

@@ -27,12 +27,13 @@ Activation parse_activation(const JsonFields& fields, const HfArchitecture& defa
   if (defaults.experts.keys == ExpertKeys::kGptOss) return Activation::kClampedSilu;  // whatever the key says
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
+  if (name == "relu2") return Activation::kReluSquared;
   // The same function with its constant written in different ways.
   for (const char* tanh_name :
        {"gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"}) {
     if (name == tanh_name) return Activation::kGeluTanh;
   }
-  fields.unsupported(key, *fields.find(key), "supported are silu, gelu and gelu_pytorch_tanh");
+  fields.unsupported(key, *fields.find(key), "supported are silu, gelu, gelu_pytorch_tanh and relu2");
 }
 
 /// The layers that layer_types says slide; none of a file without it.
@@ -128,6 +129,14 @@ void check_granite4(const JsonFields& fields, json& document) {
                        "only rope is supported");
   }
   document.erase("layer_types");
+}
+
+/// Gives RoPE's settings that GPT-NeoX's files have under names of their own the usual ones.
+void rename_gpt_neox_settings(json& document) {
+  for (const auto& [own, usual] :
+       {std::pair("rotary_pct", "partial_rotary_factor"), std::pair("rotary_emb_base", "rope_theta")}) {
+    if (document.contains(own) && !document.contains(usual)) document[usual] = document[own];
+  }
 }
 
 /// What some classes take for RoPE's settings of a file that has none.
@@ -259,7 +268,18 @@ void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) 
       config.qkv_bias = config.o_bias = says("attention_bias", true);
       break;
     case BiasKeys::kAll:
-      config.qkv_bias = config.o_bias = config.mlp_bias = says("use_bias");
+    case BiasKeys::kAllUnlessSaid:
+      config.qkv_bias = config.o_bias = config.mlp_bias = says("use_bias", keys == BiasKeys::kAllUnlessSaid);
+      break;
+    case BiasKeys::kAlways:
+      config.qkv_bias = config.o_bias = config.mlp_bias = true;
+      break;
+    case BiasKeys::kUseQkv:
+      config.qkv_bias = says("use_qkv_bias");
+      break;
+    case BiasKeys::kAlwaysMlp:
+      config.qkv_bias = config.o_bias = says("attention_bias", true);
+      config.mlp_bias = true;
       break;
   }
 }
@@ -359,12 +379,13 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   }
   if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
   if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
+  if (defaults.architecture == Architecture::kGptNeoX) rename_gpt_neox_settings(document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())
     fields.unsupported("per_layer_config", *field, "only equal layers are supported");
-  if (defaults.architecture == Architecture::kCohere && fields.boolean("use_qk_norm").value_or(false)) {
-    fields.unsupported("use_qk_norm", true, "only models without norms of queries and keys are supported");
+  if (defaults.architecture == Architecture::kPhi && fields.boolean("qk_layernorm").value_or(false)) {
+    fields.unsupported("qk_layernorm", true, "only models without norms of queries and keys are supported");
   }
   if (defaults.architecture == Architecture::kOlmoe && fields.real("clip_qkv"))
     fields.unsupported("clip_qkv", document["clip_qkv"],
@@ -424,6 +445,14 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kGlm4Moe && fields.boolean("use_qk_norm").value_or(false))
     config.qk_norm = QkNorm::kEachHead;
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
+  if (defaults.architecture == Architecture::kNemotron) config.norm_offset = 1;
+  if (defaults.head_norm_key != nullptr && fields.boolean(defaults.head_norm_key).value_or(false))
+    config.qk_norm = QkNorm::kOwnEachHead;
+  if (defaults.parallel_residual) {
+    config.parallel_blocks = fields.boolean("use_parallel_residual").value_or(*defaults.parallel_residual);
+    // Of StableLM's the MLP reads what attention reads.
+    config.parallel_norms = config.parallel_blocks && defaults.architecture == Architecture::kGptNeoX;
+  }
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (defaults.experts.keys != ExpertKeys::kNone)

@@ -38,6 +38,27 @@ constexpr std::array<NamePair, 10> kExaone = {{
     {".mlp.c_proj.", ".mlp.down_proj."},
 }};
 
+constexpr std::array<NamePair, 2> kStarcoder2 = {
+    {{".mlp.c_fc.", ".mlp.up_proj."}, {".mlp.c_proj.", ".mlp.down_proj."}}};
+
+constexpr std::array<NamePair, 4> kPhi = {{
+    {".self_attn.dense.", ".self_attn.o_proj."},
+    {".mlp.fc1.", ".mlp.up_proj."},
+    {".mlp.fc2.", ".mlp.down_proj."},
+    {"final_layernorm.", "norm."},
+}};
+
+constexpr std::array<NamePair, 8> kGptNeoX = {{
+    {"gpt_neox.", ""},
+    {"embed_in.", "embed_tokens."},
+    {"embed_out.", "lm_head."},
+    {"final_layer_norm.", "norm."},
+    {".attention.query_key_value.", ".self_attn.qkv_proj."},
+    {".attention.dense.", ".self_attn.o_proj."},
+    {".mlp.dense_h_to_4h.", ".mlp.up_proj."},
+    {".mlp.dense_4h_to_h.", ".mlp.down_proj."},
+}};
+
 // Of a layer, behind its number: routers, and what some call otherwise.
 constexpr std::array<NamePair, 13> kRouters = {{
     {".mlp.gate.e_score_correction_bias", ".mlp.e_score_correction.bias"},
@@ -107,6 +128,9 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
   if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
   if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);
+  if (architecture == Architecture::kStarcoder2) return with_parts_replaced(std::move(result), kStarcoder2);
+  if (architecture == Architecture::kPhi) return with_parts_replaced(std::move(result), kPhi);
+  if (architecture == Architecture::kGptNeoX) return with_parts_replaced(std::move(result), kGptNeoX);
   std::span<const NamePair> stems;
   if (architecture == Architecture::kGlm4) stems = kGlm4Norms;
   if (architecture == Architecture::kHunYuanDense) stems = kHunYuanNorms;

@@ -38,6 +38,11 @@ class WeightCollector {
   /// for parts that are missing or don't go together.
   void widen(const HfQuantization& quantization, const ModelConfig& config);
 
+  /// Puts what some Hugging Face folders have by heads into the usual order: rows of GPT-NeoX's q, k and v,
+  /// and the norms of StableLM's heads. Throws Error{kCorruptFile} for those that don't have the shape of
+  /// heads.
+  void gather_heads(const ModelConfig& config);
+
   /// Makes the tensors of mixtures of experts from those that Hugging Face folders and old GGUF files have of
   /// them. Throws
   /// Error{kCorruptFile} for one that is missing or that has another shape than the others.
@@ -59,6 +64,7 @@ class WeightCollector {
   void cut_gate_up(const std::string& mlp);
 
   class ExpertGatherer;
+  class HeadGatherer;
   class Widener;
   struct Item {
     CheckpointTensor tensor;
