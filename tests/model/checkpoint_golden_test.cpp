@@ -154,6 +154,7 @@ constexpr Digest kDigests[] = {
     {"gguf_nemotron_q8_0", 14, 0x1ebbe5cffdfbbeb3},
     {"gguf_arcee_q8_0", 11, 0x50cec21101aa06cf},
     {"gguf_cohere_plus_q8_0", 12, 0xebd2ac9a217dda9a},
+    {"llama_nf4", 11, 0xf6886e163032a5b3},
 };
 
 TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {

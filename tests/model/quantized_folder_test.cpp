@@ -306,6 +306,88 @@ TEST(QuantizedFolder, HasBiasesThatAreNothing) {
              "mlp.gate_proj.bias (byte ");
 }
 
+TEST(QuantizedFolder, HasEightBitsOfBitsAndBytes) {
+  const json config = with_quantization(kLlama, {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}});
+  Parts parts = without_matrix(config);
+  parts[std::string(kStem) + ".weight"] = {"I8", {kRows, kColumns}, codes_of_bytes(255)};
+  parts[std::string(kStem) + ".weight_format"] = {"U8", {}, std::string(1, '\0')};
+  std::vector<float> most;  // of each row
+  for (std::int64_t i = 0; i < kRows; ++i) most.push_back(0.1f * static_cast<float>(i + 3));
+  parts[std::string(kStem) + ".SCB"] = {"F32", {kRows}, bytes_of_all(most)};
+  expect_numbers(config, parts, DType::kF16, [&](std::int64_t row, std::int64_t column) {
+    const auto code =
+        static_cast<std::int8_t>(static_cast<std::uint8_t>(pseudo(row * kColumns + column, 255)));
+    return code * (double{most[static_cast<std::size_t>(row)]} / 127);
+  });
+}
+
+/// bitsandbytes' matrix of 4 bits, whose blocks of 64 go on in the next row.
+Parts codebook_parts(const json& config, const std::string& state) {
+  const std::string stem = std::string(kStem) + ".weight";
+  Parts parts = without_matrix(config);
+  std::string codes;
+  for (std::int64_t i = 0; i < kRows * kColumns; i += 2)
+    codes.push_back(static_cast<char>(pseudo(i, 15) << 4 | pseudo(i + 1, 15)));
+  parts[stem] = {"U8", {kRows * kColumns / 2, 1}, codes};
+  std::vector<float> values, scales;
+  for (int i = 0; i < 16; ++i) values.push_back(static_cast<float>(i * i - 70) / 100);
+  for (std::int64_t i = 0; i < kRows * kColumns / 64; ++i)
+    scales.push_back(0.01f * static_cast<float>(i % 11 + 1));
+  parts[stem + ".quant_map"] = {"F32", {16}, bytes_of_all(values)};
+  parts[stem + ".absmax"] = {"F32", {kRows * kColumns / 64}, bytes_of_all(scales)};
+  parts[stem + ".quant_state.bitsandbytes__fp4"] = {"U8", {static_cast<std::int64_t>(state.size())}, state};
+  return parts;
+}
+constexpr const char* kState =
+    R"({"quant_type": "fp4", "blocksize": 64, "dtype": "float16", "shape": [80, 48]})";
+
+TEST(QuantizedFolder, HasFourBitsOfBitsAndBytesWithPlainScales) {
+  const json config = with_quantization(kLlama, {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}});
+  expect_numbers(
+      config, codebook_parts(config, kState), DType::kF16, [&](std::int64_t row, std::int64_t column) {
+        const std::int64_t i = row * kColumns + column, code = static_cast<std::int64_t>(pseudo(i, 15));
+        return double{static_cast<float>(code * code - 70) / 100 *
+                      (0.01f * static_cast<float>(i / 64 % 11 + 1))};
+      });
+  const auto error = [&](
+                         const std::string& state,
+                         const std::function<void(Parts&)>& change = [](Parts&) {}) {
+    Parts parts = codebook_parts(config, state);
+    change(parts);
+    const testing_files::TemporaryFolder folder;
+    Checkpoint checkpoint;
+    return error_of(ErrorCode::kCorruptFile, [&] { opened(folder, config, parts, checkpoint); });
+  };
+  const std::string stem = std::string(kStem) + ".weight";
+  EXPECT_HAS(error("{}"), "shape is missing");
+  EXPECT_HAS(error("[80"), "invalid JSON at byte 3");
+  EXPECT_HAS(error(R"({"shape": [80, 48]})"), "blocksize is missing");
+  EXPECT_HAS(error(R"({"shape": [80, 48], "blocksize": 0})"), "blocksize is 0; a positive number");
+  EXPECT_HAS(error(R"({"shape": [80, 50], "blocksize": 64})"), "2000 bytes of U8 were expected, of 80 by 50");
+  EXPECT_HAS(error(R"({"shape": [80, 48], "blocksize": 32})"), "it is F32 (60); F32 (120) was expected");
+  EXPECT_HAS(error(kState, [&](Parts& p) { p.erase(stem + ".quant_map"); }),
+             "quant_map', which goes with it, is missing");
+  EXPECT_HAS(error(kState,
+                   [&](Parts& p) {
+                     p[stem + ".nested_quant_map"] = {"F32", {256}, std::string(1024, '\0')};
+                   }),
+             "it is F32 (60); U8 (60) was expected");
+}
+
+TEST(QuantizedFolder, HasOneScaleWhateverTheMethodIsCalled) {
+  for (const char* method : {"fp8", "fbgemm_fp8", "modelopt", "compressed-tensors"}) {
+    SCOPED_TRACE(method);
+    const json config = with_quantization(kLlama, {{"quant_method", method}});
+    Parts parts = without_matrix(config);
+    parts[std::string(kStem) + ".weight"] = {"F8_E4M3", {kRows, kColumns}, codes_of_bytes(126)};
+    parts[std::string(kStem) + ".weight_scale"] = {"F32", {}, raw(0.37f)};
+    parts[std::string(kStem) + ".input_scale"] = {"F32", {}, raw(0.5f)};
+    expect_numbers(config, parts, DType::kF16, [&](std::int64_t row, std::int64_t column) {
+      return e4m3(static_cast<std::uint8_t>(pseudo(row * kColumns + column, 126))) * double{0.37f};
+    });
+  }
+}
+
 TEST(QuantizedFolder, HasExpertsOfCodes) {
   json config = {{"architectures", {"MixtralForCausalLM"}},
                  {"hidden_size", 48},
@@ -401,9 +483,10 @@ TEST(QuantizedFolder, SaysWhatIsNotSupported) {
     return error_of(
         code, [&] { parse_hf_quantization(with_quantization(kLlama, quantization).dump(), "config.json"); });
   };
-  EXPECT_HAS(
-      error({{"quant_method", "bitsandbytes"}}),
-      "config.json: quantization_config: quant_method is \"bitsandbytes\"; supported are fp8, compressed-");
+  EXPECT_HAS(error({{"quant_method", "hqq"}}),
+             "config.json: quantization_config: quant_method is \"hqq\"; supported are fp8, fbgemm_fp8, ");
+  EXPECT_HAS(error({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}),
+             "quant_algo is \"NVFP4\"; only FP8");
   EXPECT_HAS(error({{"quant_method", "mxfp4"}}), "quant_method is \"mxfp4\"");
   EXPECT_HAS(error({{"quant_method", "fp8"}, {"fmt", "e5m2"}}), "fmt is \"e5m2\"; only e4m3");
   EXPECT_HAS(error({{"quant_method", "gptq"}, {"bits", 3}}), "bits is 3; supported are 4 and 8");

@@ -111,6 +111,19 @@ void parse_awq(const JsonFields& fields, HfQuantization& quantization) {
   quantization.name = fmt::format("awq, {} bits", quantization.bits);
 }
 
+void parse_modelopt(const JsonFields& fields, HfQuantization& quantization) {
+  const std::string algorithm = fields.text("quant_algo").value_or("FP8");
+  if (algorithm != "FP8") fields.unsupported("quant_algo", algorithm, "only FP8 is supported");
+  quantization.name = "modelopt, FP8";
+}
+
+void parse_bitsandbytes(const JsonFields& fields, HfQuantization& quantization) {
+  quantization.method = HfQuantization::Method::kBitsAndBytes;
+  const bool is_of_8_bits = fields.boolean("load_in_8bit").value_or(false);
+  quantization.name = fmt::format(
+      "bitsandbytes, {}", is_of_8_bits ? "8 bits" : fields.text("bnb_4bit_quant_type").value_or("fp4"));
+}
+
 /// The dtype that config.json says the model has. Matrices of one that says none are widened to bf16.
 DType parse_dtype_field(const JsonFields& fields) {
   for (const char* key : {"dtype", "torch_dtype"}) {
@@ -145,6 +158,12 @@ std::optional<HfQuantization> parse_hf_quantization(std::string_view config_json
   if (method == "fp8") {
     quantization.method = HfQuantization::Method::kFp8;
     parse_fp8(fields, quantization);
+  } else if (method == "fbgemm_fp8") {
+    quantization.name = method;
+  } else if (method == "modelopt") {
+    parse_modelopt(fields, quantization);
+  } else if (method == "bitsandbytes") {
+    parse_bitsandbytes(fields, quantization);
   } else if (method == "compressed-tensors") {
     quantization.method = HfQuantization::Method::kCompressedTensors;
     parse_compressed_tensors(fields, quantization);
@@ -156,7 +175,8 @@ std::optional<HfQuantization> parse_hf_quantization(std::string_view config_json
     parse_awq(fields, quantization);
   } else {
     fields.unsupported("quant_method", method,
-                       "supported are fp8, compressed-tensors, gptq, awq and, of gpt-oss, mxfp4; a folder of "
+                       "supported are fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq, bitsandbytes "
+                       "and, of gpt-oss, mxfp4; a folder of "
                        "plain F32, F16 or BF16 weights or a GGUF file of the model may be at hand");
   }
   return quantization;

@@ -13,7 +13,7 @@ namespace tessera {
 /// How a Hugging Face folder stores matrices as codes and scales: what config.json says of that beyond what
 /// the tensors themselves do. Which matrices are stored so is seen from their tensors alone.
 struct HfQuantization {
-  enum class Method { kFp8, kCompressedTensors, kGptq, kAwq };
+  enum class Method { kFp8, kCompressedTensors, kGptq, kAwq, kBitsAndBytes };
   Method method = Method::kFp8;
   std::string name;                  ///< for people: "gptq, 4 bits"
   int bits = 8;                      ///< of a code of GPTQ and AWQ

@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "core/element.h"
-#include "core/formats/all.h"
+#include "core/json_parse.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/hf_quantization.h"
+#include "model/checkpoint/json_fields.h"
+#include "model/checkpoint/quantized_matrices.h"
 #include "model/checkpoint/weights.h"
 #include "tessera/error.h"
 
@@ -35,168 +34,18 @@
 //   AWQ                       qweight           (in, out / 8), words of 8 rows in an order of its own
 //                             qzeros, scales    (groups, out / 8), (groups, out)
 //
+//   bitsandbytes              weight            U8: bytes of 2 codes of 4 bits, row after row
+//                             weight.absmax     of blocks, F32 or U8 with weight.nested_absmax and
+//                             weight.nested_quant_map weight.quant_map  (16)
+//                             weight.quant_state.bitsandbytes__nf4 or __fp4: a JSON text with shape and sizes
+//                             of blocks weight            (out, in), I8, and SCB (out), of which 127 is the
+//                             scale
+//
 // Words hold 4 codes instead of 8 where a code has 8 bits.
 
 namespace tessera {
+
 namespace {
-
-template <class T>
-T load(const std::byte* data, std::size_t index) {
-  T value;
-  std::memcpy(&value, data + index * sizeof(T), sizeof(T));
-  return value;
-}
-
-/// Numbers of a file that others are multiplied by.
-struct Scales {
-  const std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  bool are_exponents = false;  ///< F8_E8M0: 2^(byte - 127)
-
-  double at(std::size_t i) const {
-    if (are_exponents) {
-      const int exponent = std::to_integer<int>(data[i]) - 127;
-      return exponent == 128 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, exponent);
-    }
-    return dispatch_activation(
-        dtype, [&]<class T>() { return static_cast<double>(static_cast<float>(load<T>(data, i))); });
-  }
-};
-
-/// Codes of 4 or 8 bits in words of 32 bits: lines of codes, of which a word has several of one line, or one
-/// of several lines.
-struct PackedCodes {
-  const std::byte* words = nullptr;
-  std::size_t line_words = 0;  ///< words from one line of words to the next
-  unsigned bits = 4;
-  bool across_lines = false;  ///< a word has codes of several lines
-  bool in_awq_order = false;
-
-  int at(std::size_t line, std::size_t i) const {
-    const unsigned shift = bits == 4 ? 3 : 2;  // 8 or 4 codes in a word
-    const std::size_t packed = across_lines ? line : i;
-    const std::size_t word =
-        across_lines ? (line >> shift) * line_words + i : line * line_words + (i >> shift);
-    std::size_t place = packed & ((std::size_t{1} << shift) - 1);
-    if (in_awq_order)
-      place = place / 2 + (place % 2) * 4;  // codes 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits
-    return static_cast<int>(load<std::uint32_t>(words, word) >> (place * bits) & ((1u << bits) - 1));
-  }
-};
-
-constexpr int kQ4_0Zero = 8;
-
-/// A matrix whose columns share scales and zero points by groups.
-struct GroupedMatrix {
-  std::size_t rows = 0, columns = 0, groups = 0, group_size = 0;
-  bool transposed = false;  ///< lines of codes, zero points and scales are columns or groups, not rows
-  PackedCodes codes;
-  std::optional<PackedCodes> zeros;
-  int zero = 0;  ///< what is added to zero points; without them the one of all
-  Scales scales;
-  const std::byte* group_of = nullptr;  ///< (columns) I32; null: neighbours
-
-  std::size_t group(std::size_t column) const {
-    return group_of == nullptr ? column / group_size
-                               : static_cast<std::size_t>(load<std::int32_t>(group_of, column));
-  }
-  int code(std::size_t row, std::size_t column) const {
-    return transposed ? codes.at(column, row) : codes.at(row, column);
-  }
-  int zero_point(std::size_t row, std::size_t g) const {
-    return !zeros ? zero : zero + (transposed ? zeros->at(g, row) : zeros->at(row, g));
-  }
-  double scale(std::size_t row, std::size_t g) const {
-    return scales.at(transposed ? g * rows + row : row * groups + g);
-  }
-
-  void read(std::size_t row, std::span<double> out) const {
-    std::size_t last = groups;
-    double step = 0;
-    int from = 0;
-    for (std::size_t column = 0; column < columns; ++column) {
-      const std::size_t g = group(column);
-      if (g != last) {
-        last = g;
-        step = scale(row, g);
-        from = zero_point(row, g);
-      }
-      out[column] = (code(row, column) - from) * step;
-    }
-  }
-
-  /// Whether blocks of Q4_0 hold the numbers, even without rounding, as they do where GPTQ is symmetric.
-  bool fits_q4_0() const {
-    constexpr auto kElements = static_cast<std::size_t>(formats::Q4_0::kElements);
-    if (codes.bits != 4 || columns % kElements != 0 || group_size % kElements != 0) return false;
-    for (std::size_t column = 0; group_of != nullptr && column < columns; ++column)
-      if (group(column) != column / group_size) return false;
-    const bool halves = scales.dtype == DType::kF16 && !scales.are_exponents;
-    for (std::size_t g = 0; g < groups; ++g) {
-      for (std::size_t row = 0; row < rows; ++row) {
-        if (zero_point(row, g) != kQ4_0Zero) return false;
-        if (halves) continue;
-        const double step = scale(row, g);
-        if (static_cast<double>(Half(static_cast<float>(step))) != step) return false;
-      }
-    }
-    return true;
-  }
-
-  void read_q4_0(std::size_t row, std::byte* out) const {
-    constexpr auto kElements = static_cast<std::size_t>(formats::Q4_0::kElements), kHalf = kElements / 2;
-    for (std::size_t begin = 0; begin < columns; begin += kElements) {
-      const Half step(static_cast<float>(scale(row, begin / group_size)));
-      std::memcpy(out, &step, sizeof step);
-      out += sizeof step;
-      for (std::size_t j = 0; j < kHalf; ++j)
-        *out++ = static_cast<std::byte>(code(row, begin + j) | code(row, begin + j + kHalf) << 4);
-    }
-  }
-};
-
-/// A matrix of codes of a byte each, rectangles of which share a scale.
-struct ScaledMatrix {
-  std::size_t columns = 0, block_rows = 0, block_columns = 0, row_scales = 0;
-  const std::byte* codes = nullptr;
-  bool are_integers = false;
-  Scales scales;
-
-  void read(std::size_t row, std::span<double> out) const {
-    static const std::array<float, 256> values = [] {
-      std::array<float, 256> table;
-      for (std::size_t i = 0; i < table.size(); ++i) {
-        Float8E4M3 number;
-        number.bits = static_cast<std::uint8_t>(i);
-        table[i] = static_cast<float>(number);
-      }
-      return table;
-    }();
-    const std::byte* const line = codes + row * columns;
-    for (std::size_t begin = 0; begin < columns; begin += block_columns) {
-      const double step = scales.at(row / block_rows * row_scales + begin / block_columns);
-      for (std::size_t i = begin; i < std::min(columns, begin + block_columns); ++i) {
-        const auto code = std::to_integer<std::uint8_t>(line[i]);
-        out[i] = (are_integers ? static_cast<float>(static_cast<std::int8_t>(code)) : values[code]) * step;
-      }
-    }
-  }
-};
-
-template <class Matrix>
-std::function<void(std::int64_t, std::byte*)> row_reader(const Matrix& matrix, DType dtype) {
-  return [matrix, dtype](std::int64_t row, std::byte* out) {
-    std::vector<double> numbers(matrix.columns);
-    matrix.read(static_cast<std::size_t>(row), numbers);
-    dispatch_activation(dtype, [&]<class T>() {
-      for (const double number : numbers) {
-        const T value = round_to<T>(number);
-        std::memcpy(out, &value, sizeof value);
-        out += sizeof value;
-      }
-    });
-  };
-}
 
 /// What says how activations, keys and values were quantised while a model ran, which doesn't happen here.
 bool is_of_activations(std::string_view name) {
@@ -225,6 +74,8 @@ class WeightCollector::Widener {
         widen_groups(*stem, is_awq);
       } else if (const auto packed = stem_of(name, ".weight_packed")) {
         widen_packed(*packed);
+      } else if (const auto four_bits = stem_of_codebook(name)) {
+        widen_codebook(*four_bits, name);
       } else if (const auto scaled = stem_of(name, ".weight")) {
         const std::string_view dtype = tensors_.find(name)->second.dtype_name;
         if (dtype == "F8_E4M3" || dtype == "I8") widen_scaled(*scaled);
@@ -238,6 +89,11 @@ class WeightCollector::Widener {
   static std::optional<std::string> stem_of(const std::string& name, std::string_view ending) {
     if (!name.ends_with(ending)) return std::nullopt;
     return name.substr(0, name.size() - ending.size());
+  }
+
+  static std::optional<std::string> stem_of_codebook(const std::string& name) {
+    const auto stem = stem_of(name, ".weight.quant_state.bitsandbytes__nf4");
+    return stem ? stem : stem_of(name, ".weight.quant_state.bitsandbytes__fp4");
   }
 
   [[noreturn]] static void fail(const Item& item, const std::string& what) {
@@ -275,7 +131,7 @@ class WeightCollector::Widener {
     return {static_cast<std::size_t>(shape[0]), static_cast<std::size_t>(shape[1])};
   }
 
-  static Scales scales_of(const Item& item) {
+  static quantized::Scales scales_of(const Item& item) {
     if (item.dtype_name == "F8_E8M0") return {item.tensor.data, DType::kF32, true};
     if (!item.has_weight_dtype)
       fail(item, described(item) + "; scales of F32, F16, BF16 or F8_E8M0 were expected");
@@ -299,7 +155,7 @@ class WeightCollector::Widener {
     stems_.push_back(stem);
   }
 
-  void put(const std::string& stem, const Item& like, const GroupedMatrix& matrix,
+  void put(const std::string& stem, const Item& like, const quantized::GroupedMatrix& matrix,
            std::initializer_list<const char*> parts) {
     // A layer's experts are of one dtype, so that what only some of them fit is not looked for.
     const bool may_fit = stem.find(".experts.") == stem.npos || matrix.scales.dtype == DType::kF16;
@@ -311,20 +167,24 @@ class WeightCollector::Widener {
           },
           parts);
     }
-    put(stem, like, matrix.rows, matrix.columns, quantization_.dtype, row_reader(matrix, quantization_.dtype),
-        parts);
+    put(stem, like, matrix.rows, matrix.columns, quantization_.dtype,
+        quantized::row_reader(matrix, quantization_.dtype), parts);
   }
 
   void widen_scaled(const std::string& stem) {
     const Item codes = tensors_.find(stem + ".weight")->second;
-    const bool is_inverse = find(stem + ".weight_scale_inv") != nullptr;
-    const Item& scale = require(stem + (is_inverse ? ".weight_scale_inv" : ".weight_scale"), codes);
+    const bool is_bitsandbytes = quantization_.method == HfQuantization::Method::kBitsAndBytes;
+    const char* const scale_name = is_bitsandbytes                               ? ".SCB"
+                                   : find(stem + ".weight_scale_inv") != nullptr ? ".weight_scale_inv"
+                                                                                 : ".weight_scale";
+    const Item& scale = require(stem + scale_name, codes);
     const auto [rows, columns] = extents(codes, "a matrix that isn't empty");
-    ScaledMatrix matrix;
+    quantized::ScaledMatrix matrix;
     matrix.columns = columns;
     matrix.codes = codes.tensor.data;
     matrix.are_integers = codes.dtype_name == "I8";
     matrix.scales = scales_of(scale);
+    if (is_bitsandbytes) matrix.divisor = 127;
     const std::vector<std::int64_t>& shape = scale.tensor.shape;
     const std::size_t scale_rows = shape.empty() ? 1 : static_cast<std::size_t>(shape[0]);
     const std::size_t scale_columns = shape.size() < 2 ? 1 : static_cast<std::size_t>(shape[1]);
@@ -345,17 +205,17 @@ class WeightCollector::Widener {
            fmt::format("{}; scales of the whole, of {} rows or of rectangles of {} by {} were expected",
                        described(scale), rows, quantization_.block[0], quantization_.block[1]));
     }
-    put(stem, codes, rows, columns, quantization_.dtype, row_reader(matrix, quantization_.dtype),
-        {".weight_scale_inv", ".weight_scale"});
+    put(stem, codes, rows, columns, quantization_.dtype, quantized::row_reader(matrix, quantization_.dtype),
+        {".weight_scale_inv", ".weight_scale", ".SCB", ".weight_format"});
   }
 
   /// The groups of the matrix' columns; `name` says which each is in, if it is there.
-  void find_groups(const std::string& name, GroupedMatrix& matrix) {
+  void find_groups(const std::string& name, quantized::GroupedMatrix& matrix) {
     const Item* const item = find(name);
     if (item == nullptr) return;
     expect(*item, "I32", {matrix.columns});
     for (std::size_t column = 0; column < matrix.columns; ++column) {
-      const auto group = load<std::int32_t>(item->tensor.data, column);
+      const auto group = quantized::load<std::int32_t>(item->tensor.data, column);
       if (group < 0 || static_cast<std::size_t>(group) >= matrix.groups)
         fail(*item, fmt::format("number {} is {}; a group, 0 to {}, was expected", column, group,
                                 matrix.groups - 1));
@@ -368,7 +228,7 @@ class WeightCollector::Widener {
     const auto [lines, width] = extents(codes, "words of codes");
     const auto bits = static_cast<unsigned>(quantization_.bits);
     const std::size_t in_word = 32 / bits;
-    GroupedMatrix matrix;
+    quantized::GroupedMatrix matrix;
     matrix.transposed = true;
     matrix.columns = is_awq ? lines : lines * in_word;
     matrix.rows = is_awq ? width * in_word : width;
@@ -384,7 +244,7 @@ class WeightCollector::Widener {
       const Item& present = require(stem + ".qzeros", codes);
       const std::size_t zeros_width = (matrix.rows + in_word - 1) / in_word;
       expect(present, "I32", {matrix.groups, zeros_width});
-      matrix.zeros = PackedCodes{present.tensor.data, zeros_width, bits, false, is_awq};
+      matrix.zeros = quantized::PackedCodes{present.tensor.data, zeros_width, bits, false, is_awq};
     }
     if (!is_awq) find_groups(stem + ".g_idx", matrix);
     if (!is_awq && quantization_.zero_points_less_one) matrix.zero = 1;
@@ -403,8 +263,8 @@ class WeightCollector::Widener {
     expect(codes, "I32", {rows, width});
     const Item& shape = require(stem + ".weight_shape", codes);
     expect(shape, "I64", {2});
-    const auto columns = load<std::int64_t>(shape.tensor.data, 1);
-    GroupedMatrix matrix;
+    const auto columns = quantized::load<std::int64_t>(shape.tensor.data, 1);
+    quantized::GroupedMatrix matrix;
     unsigned bits = 0;
     for (const unsigned known : {4u, 8u}) {
       const auto in_word = static_cast<std::int64_t>(32 / known);
@@ -413,10 +273,10 @@ class WeightCollector::Widener {
         bits = known;
       }
     }
-    if (bits == 0 || load<std::int64_t>(shape.tensor.data, 0) != static_cast<std::int64_t>(rows)) {
+    if (bits == 0 || quantized::load<std::int64_t>(shape.tensor.data, 0) != static_cast<std::int64_t>(rows)) {
       fail(shape,
            fmt::format("it says ({}, {}); {} rows, and columns of 4 or 8 bits in {} words, were expected",
-                       load<std::int64_t>(shape.tensor.data, 0), columns, rows, width));
+                       quantized::load<std::int64_t>(shape.tensor.data, 0), columns, rows, width));
     }
     matrix.rows = rows;
     matrix.columns = static_cast<std::size_t>(columns);
@@ -429,7 +289,7 @@ class WeightCollector::Widener {
     const std::size_t in_word = 32 / bits;
     if (const Item* const zeros = find(stem + ".weight_zero_point")) {
       expect(*zeros, "I32", {(rows + in_word - 1) / in_word, matrix.groups});
-      matrix.zeros = PackedCodes{zeros->tensor.data, matrix.groups, bits, true, false};
+      matrix.zeros = quantized::PackedCodes{zeros->tensor.data, matrix.groups, bits, true, false};
       matrix.zero = 0;
     }
     find_groups(stem + ".weight_g_idx", matrix);
@@ -439,6 +299,62 @@ class WeightCollector::Widener {
     matrix.group_size = matrix.columns / matrix.groups;
     put(stem, codes, matrix,
         {".weight_packed", ".weight_shape", ".weight_scale", ".weight_zero_point", ".weight_g_idx"});
+  }
+
+  /// Numbers of F32, so many of them.
+  const std::byte* floats(const std::string& name, std::size_t count, const Item& of) const {
+    const Item& item = require(name, of);
+    expect(item, "F32", {count});
+    return item.tensor.data;
+  }
+
+  void widen_codebook(const std::string& stem, const std::string& state_name) {
+    const Item state = tensors_.find(state_name)->second;
+    const std::string_view text(reinterpret_cast<const char*>(state.tensor.data), state.tensor.size_bytes);
+    const nlohmann::json document = parse_json_bounded(text, state.tensor.source);
+    const JsonFields fields(document, state.tensor.source);
+    const auto positive = [&](const char* key, const nlohmann::json& value) {
+      const std::int64_t number = fields.as_integer(key, value);
+      if (number < 1 || number > 1 << 24) fields.fail(key, value, "a positive number was expected");
+      return static_cast<std::size_t>(number);
+    };
+    const nlohmann::json* const shape = fields.find("shape");
+    const nlohmann::json* const block = fields.find("blocksize");
+    if (shape == nullptr || block == nullptr) fields.missing(shape == nullptr ? "shape" : "blocksize");
+    if (!shape->is_array() || shape->size() != 2)
+      fields.fail("shape", *shape, "two numbers were expected, of rows and columns");
+    quantized::CodebookMatrix matrix;
+    const std::size_t rows = positive("shape", (*shape)[0]);
+    matrix.columns = positive("shape", (*shape)[1]);
+    matrix.block = positive("blocksize", *block);
+
+    const std::string prefix = stem + ".weight";
+    const Item& codes = require(prefix, state);
+    const std::size_t elements = rows * matrix.columns, blocks = (elements + matrix.block - 1) / matrix.block;
+    if (codes.dtype_name != "U8" || codes.tensor.size_bytes != (elements + 1) / 2)
+      fail(codes, fmt::format("{}; {} bytes of U8 were expected, of {} by {} numbers", described(codes),
+                              (elements + 1) / 2, rows, matrix.columns));
+    matrix.codes = codes.tensor.data;
+    std::memcpy(matrix.values.data(), floats(prefix + ".quant_map", matrix.values.size(), codes),
+                sizeof matrix.values);
+    if (const Item* const nested = find(prefix + ".nested_quant_map")) {
+      const Item& scales = require(prefix + ".absmax", codes);
+      expect(scales, "U8", {blocks});
+      matrix.scales = scales.tensor.data;
+      const nlohmann::json* const nested_block = fields.find("nested_blocksize");
+      if (nested_block == nullptr) fields.missing("nested_blocksize");
+      matrix.scale_block = positive("nested_blocksize", *nested_block);
+      matrix.scale_values = floats(prefix + ".nested_quant_map", 256, *nested);
+      matrix.scale_scales =
+          floats(prefix + ".nested_absmax", (blocks + matrix.scale_block - 1) / matrix.scale_block, codes);
+      matrix.offset = fields.real("nested_offset").value_or(0);
+    } else {
+      matrix.scales = floats(prefix + ".absmax", blocks, codes);
+    }
+    tensors_.erase(state_name);
+    put(stem, state, rows, matrix.columns, quantization_.dtype,
+        quantized::row_reader(matrix, quantization_.dtype),
+        {".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map"});
   }
 
   /// The first writers of GPTQ gave every layer a bias, of zeros where the model has none.
