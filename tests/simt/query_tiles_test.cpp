@@ -28,10 +28,11 @@ std::vector<int> existing_tiles(const AttentionParams& p) {
 std::vector<int> tiles_in_turn(const AttentionParams& p) {
   std::vector<int> tiles;
   for (int index = 0; index < num_query_tiles<kBlockM>(p);) {
-    if (query_tile<kBlockM>(p, index).exists()) {
+    const QueryTile tile = query_tile<kBlockM>(p, index);
+    if (tile.exists()) {
       tiles.push_back(index++);
     } else {
-      const int next = next_query_tile<kBlockM>(p, index);
+      const int next = next_query_tile<kBlockM>(p, tile, index);
       EXPECT_GT(next, index);
       if (next <= index) break;
       index = next;

@@ -22,10 +22,11 @@ struct QueryTile {
   int head;
   int kv_head;
   int row;
-  int split;  // of the keys
+  int split;  // of the keys; -1: it lies behind the sequence's end
   Sequence sequence;
 
-  TESSERA_DEVICE bool exists() const { return row < sequence.len_q; }
+  TESSERA_DEVICE bool has_rows() const { return row < sequence.len_q; }
+  TESSERA_DEVICE bool exists() const { return has_rows() && (!kPacks || split >= 0); }
 };
 
 /// A row of a tile.
@@ -102,7 +103,7 @@ TESSERA_DEVICE QueryTile query_tile(const AttentionParams& p, int index) {
   t.kv_head = t.head / (p.num_heads / p.num_kv_heads);
   t.row = (tiles_of_head - 1 - tile) * tile_queries<kBlockM>(p);
   t.sequence = load_sequence(p, t.b);
-  if (kPacks && t.split >= splits_of(p, t.sequence)) t.sequence.len_q = 0;
+  if (kPacks && t.split >= splits_of(p, t.sequence)) t.split = -1;
   if (t.head >= p.num_heads) t.sequence.len_q = 0;  // the last group is not whole
   return t;
 }
@@ -127,16 +128,15 @@ TESSERA_DEVICE int next_with_queries(const AttentionParams& p, int b) {
 /// The first tile that exists behind one that doesn't, or num_query_tiles(). Takes a pass over the sequences
 /// between, in few registers: the thread that finds tiles has no more.
 template <int kBlockM>
-TESSERA_DEVICE int next_query_tile(const AttentionParams& p, int index) {
+TESSERA_DEVICE int next_query_tile(const AttentionParams& p, const QueryTile& missing, int index) {
   const int splits = kPacks ? p.num_splits : 1;
   const int heads_of_sequence = kPacks ? p.num_heads / p.pack_heads : p.num_heads;
   const int queries = tile_queries<kBlockM>(p);
   const int heads = p.heads_at_once;
   const int tiles = heads * tiles_of_queries<kBlockM>(p);  // of a group
   index /= splits;
-  if (kPacks && query_tile<kBlockM>(p, index * splits).exists())
-    return (index + 1) * splits;      // no such split
-  int begin = index - index % tiles;  // of the index's group
+  if (kPacks && missing.has_rows()) return (index + 1) * splits;  // whose other splits lie there, too
+  int begin = index - index % tiles;                              // of the index's group
   for (int head = begin / tiles * heads; head < heads_of_sequence * p.batch; head = begin / tiles * heads) {
     const int row = maximum(index, begin) / heads * heads;
     int first = begin + tiles;

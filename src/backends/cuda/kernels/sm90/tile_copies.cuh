@@ -26,7 +26,7 @@ class TileFinder {
     for (; index_ < num_tiles_; go_on()) {
       slot.tile = query_tile<kBlockM>(p, index_);
       if (slot.tile.exists()) break;
-      skip_missing_tiles();
+      skip_missing_tiles(slot.tile);
     }
     const bool exists = index_ < num_tiles_;
     if (exists) slot.keys = key_tiles<kBlockM, kBlockN>(p, slot.tile);
@@ -46,9 +46,9 @@ class TileFinder {
 
  private:
   /// Where lengths differ, thousands of tiles in a row may be missing: no block draws another of these.
-  TESSERA_DEVICE void skip_missing_tiles() const {
+  TESSERA_DEVICE void skip_missing_tiles(const QueryTile& tile) const {
     if (arguments_.tickets == nullptr) return;
-    atomicMax(arguments_.tickets, next_query_tile<kBlockM>(arguments_.params, index_) - grid_x());
+    atomicMax(arguments_.tickets, next_query_tile<kBlockM>(arguments_.params, tile, index_) - grid_x());
   }
   TESSERA_DEVICE void go_on() {
     if (arguments_.tickets != nullptr) {
