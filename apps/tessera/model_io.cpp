@@ -84,22 +84,14 @@ void add_stop_option(Command& command, std::vector<std::string>& stop, const std
 }
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info) {
-  return {{"architecture", info.architecture},
-          {"num_parameters", info.num_parameters},
-          {"weight_bytes", info.weight_bytes},
-          {"weight_dtype", dtype_name(info.weight_dtype)},
-          {"quantization", info.quantization},
-          {"activation_dtype", dtype_name(info.activation_dtype)},
-          {"kv_dtype", dtype_name(info.kv_dtype)},
-          {"vocab_size", info.vocab_size},
-          {"hidden_size", info.hidden_size},
-          {"intermediate_size", info.intermediate_size},
-          {"num_layers", info.num_layers},
-          {"num_heads", info.num_heads},
-          {"num_kv_heads", info.num_kv_heads},
-          {"head_dim", info.head_dim},
-          {"max_seq_len", info.max_seq_len},
-          {"kv_cache_bytes", info.kv_cache_bytes}};
+  return {{"architecture", info.architecture},     {"num_parameters", info.num_parameters},
+          {"weight_bytes", info.weight_bytes},     {"weight_dtype", dtype_name(info.weight_dtype)},
+          {"quantization", info.quantization},     {"activation_dtype", dtype_name(info.activation_dtype)},
+          {"kv_dtype", dtype_name(info.kv_dtype)}, {"vocab_size", info.vocab_size},
+          {"hidden_size", info.hidden_size},       {"intermediate_size", info.intermediate_size},
+          {"num_layers", info.num_layers},         {"num_heads", info.num_heads},
+          {"num_kv_heads", info.num_kv_heads},     {"head_dim", info.head_dim},
+          {"max_seq_len", info.max_seq_len},       {"kv_cache_bytes", info.kv_cache_bytes}};
 }
 
 }  // namespace tessera::cli
