@@ -63,6 +63,12 @@ void read_tensor(const CheckpointTensor& tensor,
 /// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
 void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out);
 
+/// Of one part along a tensor's first dimension, which isn't 0.
+std::size_t bytes_of_part(const CheckpointTensor& tensor);
+
+/// Writes the bytes of one part along a tensor's first dimension.
+void read_part(const CheckpointTensor& tensor, std::size_t part, std::byte* out);
+
 /// Writes all of a tensor's bytes, one part after the other on the thread that calls.
 void read_parts(const CheckpointTensor& tensor, std::byte* out);
 

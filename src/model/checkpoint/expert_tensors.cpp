@@ -14,9 +14,10 @@
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
 //   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
-//   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up; also of
-//   MLPs shared_expert_gate.weight          (1, hidden), a vector e_score_correction.bias ERNIE 4.5: (1,
-//   experts), a vector
+//   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up
+//   gate_up_proj                       the same of an MLP
+//   shared_expert_gate.weight          (1, hidden), a vector
+//   e_score_correction.bias            ERNIE 4.5: (1, experts), a vector
 
 namespace tessera {
 namespace {
@@ -39,9 +40,6 @@ void join_mxfp4(const std::byte* nibbles, std::byte scale, std::byte* out) {
 std::size_t extent(const CheckpointTensor& tensor, std::size_t dimension) {
   return static_cast<std::size_t>(tensor.shape[dimension]);
 }
-
-/// Bytes of one part along the first dimension.
-std::size_t part_bytes(const CheckpointTensor& tensor) { return tensor.size_bytes / extent(tensor, 0); }
 
 }  // namespace
 
@@ -91,11 +89,6 @@ class WeightCollector::ExpertGatherer {
   Item* find(const std::string& name) {
     const auto found = tensors_.find(prefix_ + name);
     return found == tensors_.end() ? nullptr : &found->second;
-  }
-
-  [[noreturn]] static void fail(const Item& item, const std::string& what) {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{} (byte {}): {}", item.tensor.source, item.offset, what));
   }
 
   /// A tensor with so many dimensions, none of them 0.
@@ -164,7 +157,7 @@ class WeightCollector::ExpertGatherer {
       fail(whole, fmt::format("the shape is {}; an even number of rows was expected, of gate and of up",
                               shape_text(tensor.shape)));
     }
-    const std::size_t bytes = part_bytes(tensor), half = bytes / 2;
+    const std::size_t bytes = bytes_of_part(tensor), half = bytes / 2;
     for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
       const std::byte* const begin = tensor.data + which * half;
       add(which == 0 ? "gate_proj.weight" : "up_proj.weight", whole,
@@ -256,7 +249,7 @@ class WeightCollector::ExpertGatherer {
     if (columns % 2 != 0 || !whole.has_weight_dtype)
       fail(whole, fmt::format("it is {} {}; numbers of gate and of up by turns were expected",
                               whole.dtype_name, shape_text(tensor.shape)));
-    const std::size_t bytes = part_bytes(tensor), element = bytes / columns;
+    const std::size_t bytes = bytes_of_part(tensor), element = bytes / columns;
     const std::byte* const begin = tensor.data;
     for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
       add(fmt::format("{}.bias", name_of(which, 2)), whole, {tensor.shape[0], tensor.shape[1] / 2},
@@ -279,9 +272,8 @@ void WeightCollector::cut_gate_up(const std::string& mlp) {
   if (node.empty()) return;
   const CheckpointTensor whole = node.mapped().tensor;
   if (whole.shape.size() != 2 || whole.shape[0] % 2 != 0) {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{} (byte {}): the shape is {}; rows of gate and as many of up were expected",
-                            whole.source, node.mapped().offset, shape_text(whole.shape)));
+    fail(node.mapped(), fmt::format("the shape is {}; rows of gate and as many of up were expected",
+                                    shape_text(whole.shape)));
   }
   const std::int64_t rows = whole.shape[0] / 2;
   for (const std::int64_t first : {std::int64_t{0}, rows}) {

@@ -31,13 +31,11 @@ class WeightCollector::HeadGatherer {
       fail(item, fmt::format("the shape is {}; {} rows were expected, of q, k and v of {} heads of {}",
                              shape_text(item.tensor.shape), rows, heads, head_dim));
     CheckpointTensor source = item.tensor;
-    const std::size_t row_bytes = item.tensor.size_bytes / static_cast<std::size_t>(rows);
     item.tensor.data = nullptr;
     item.tensor.read_part = [=, source = std::move(source)](std::int64_t row, std::byte* out) {
       const std::int64_t part = row / (heads * head_dim), in_part = row % (heads * head_dim);
       const std::int64_t from = (in_part / head_dim * 3 + part) * head_dim + in_part % head_dim;
-      if (source.read_part) return source.read_part(from, out);
-      std::memcpy(out, source.data + static_cast<std::size_t>(from) * row_bytes, row_bytes);
+      read_part(source, static_cast<std::size_t>(from), out);
     };
   }
 
@@ -80,11 +78,6 @@ class WeightCollector::HeadGatherer {
   }
 
  private:
-  [[noreturn]] static void fail(const Item& item, const std::string& what) {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{} (byte {}): {}", item.tensor.source, item.offset, what));
-  }
-
   std::map<std::string, Item, std::less<>>& tensors_;
   const std::string prefix_;
   const ModelConfig& config_;

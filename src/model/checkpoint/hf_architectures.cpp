@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+
+#include "core/json_parse.h"
 
 namespace tessera {
 namespace {
@@ -747,6 +750,17 @@ const HfArchitecture& find_hf_architecture(const JsonFields& fields) {
       return row_of_text(known, fields);
   }
   fields.unsupported("model_type", *model_type, supported_architectures());
+}
+
+HfDocument parse_hf_document(std::string_view config_json, const std::string& source) {
+  nlohmann::json document = parse_json_bounded(config_json, source);
+  const HfArchitecture& architecture = find_hf_architecture(JsonFields(document, source));
+  if (const auto text = document.find("text_config");
+      architecture.text_model_type != nullptr && text != document.end()) {
+    const nlohmann::json part = *text;
+    document.update(part);
+  }
+  return {std::move(document), architecture};
 }
 
 }  // namespace tessera

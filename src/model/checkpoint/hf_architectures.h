@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "model/checkpoint/hf_experts.h"
@@ -89,5 +91,14 @@ struct HfArchitecture {
 /// The one that config.json's `architectures` or, without it, `model_type` names. Throws Error{kUnsupported}
 /// with the names of all that there are.
 const HfArchitecture& find_hf_architecture(const JsonFields& fields);
+
+/// config.json, with what a model of more than text has in its text_config beside the rest.
+struct HfDocument {
+  nlohmann::json settings;
+  const HfArchitecture& architecture;
+};
+
+/// Throws as find_hf_architecture() does, and Error{kCorruptFile} naming `source` for what is no JSON.
+HfDocument parse_hf_document(std::string_view config_json, const std::string& source);
 
 }  // namespace tessera

@@ -37,18 +37,22 @@ constexpr const char* kConfigJson = "config.json";
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 constexpr std::size_t kMaxTableBytes = 32 << 20;  // files with an entry for each tensor or token
 
-ModelConfig read_config(const fs::path& folder) {
+std::string read_config_json(const fs::path& folder) {
   const fs::path path = folder / kConfigJson;
   if (!is_there(path)) {
     throw Error(ErrorCode::kIo,
                 fmt::format("'{}' has no config.json; a folder in the Hugging Face format was expected",
                             folder.string()));
   }
-  const std::string config = read_file(path, kMaxConfigBytes);
+  return read_file(path, kMaxConfigBytes);
+}
+
+ModelConfig read_config(const fs::path& folder, const std::string& config_json) {
+  const std::string source = (folder / kConfigJson).string();
   const fs::path generation_path = folder / "generation_config.json";
-  if (!is_there(generation_path)) return parse_hf_config(config, path.string());
+  if (!is_there(generation_path)) return parse_hf_config(config_json, source);
   const std::string generation = read_file(generation_path, kMaxConfigBytes);
-  return parse_hf_config(config, path.string(), generation, generation_path.string());
+  return parse_hf_config(config_json, source, generation, generation_path.string());
 }
 
 /// The weights' names by shard, as an index file gives them. Shards are files of the folder itself.
@@ -193,11 +197,9 @@ std::shared_ptr<const Tokenizer> load_folder_tokenizer(const fs::path& folder,
 
 Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& options) {
   Checkpoint checkpoint;
-  checkpoint.config = read_config(folder);
-  const fs::path config_path = folder / kConfigJson;
-  const auto quantization =
-      parse_hf_quantization(read_file(config_path, kMaxConfigBytes), config_path.string());
-  read_weights(folder, quantization, checkpoint);
+  const std::string config_json = read_config_json(folder);
+  checkpoint.config = read_config(folder, config_json);
+  read_weights(folder, parse_hf_quantization(config_json, (folder / kConfigJson).string()), checkpoint);
   if (options.load_tokenizer) {
     const std::optional<TokenizerConfig> config = read_tokenizer_config(folder);
     checkpoint.tokenizer = load_folder_tokenizer(folder, config);

@@ -370,13 +370,9 @@ void parse_special_tokens(const JsonFields& fields, const JsonFields* generation
 
 ModelConfig parse_hf_config(std::string_view config_json, const std::string& source,
                             std::string_view generation_config_json, const std::string& generation_source) {
-  json document = parse_json_bounded(config_json, source);
-  const HfArchitecture& defaults = find_hf_architecture(JsonFields(document, source));
-  if (const auto text = document.find("text_config");
-      defaults.text_model_type != nullptr && text != document.end()) {
-    const json part = *text;
-    document.update(part);
-  }
+  HfDocument parsed = parse_hf_document(config_json, source);
+  json& document = parsed.settings;
+  const HfArchitecture& defaults = parsed.architecture;
   if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
   if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
   if (defaults.architecture == Architecture::kGptNeoX) rename_gpt_neox_settings(document);

@@ -139,13 +139,7 @@ DType parse_dtype_field(const JsonFields& fields) {
 }  // namespace
 
 std::optional<HfQuantization> parse_hf_quantization(std::string_view config_json, const std::string& source) {
-  json document = parse_json_bounded(config_json, source);
-  const HfArchitecture& defaults = find_hf_architecture(JsonFields(document, source));
-  if (const auto text = document.find("text_config");
-      defaults.text_model_type != nullptr && text != document.end()) {
-    const json part = *text;
-    document.update(part);
-  }
+  const auto [document, defaults] = parse_hf_document(config_json, source);
   const JsonFields outer(document, source);
   const json* const field = outer.find("quantization_config");
   if (field == nullptr || field->empty()) return std::nullopt;

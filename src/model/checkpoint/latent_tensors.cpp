@@ -21,20 +21,13 @@ struct Heads {
   std::size_t rows() const { return nope + values; }
 };
 
-/// Row `row` of a matrix, which may be one that is made as it is read.
-void read_row(const CheckpointTensor& tensor, std::size_t row, std::size_t row_bytes, std::byte* out) {
-  if (tensor.read_part) return tensor.read_part(static_cast<std::int64_t>(row), out);
-  std::memcpy(out, tensor.data + row * row_bytes, row_bytes);
-}
-
 /// Writes the rows of keys of a head, the first of which is `first`, as columns of numbers of `out_dtype`.
 void exchange_rows(const CheckpointTensor& tensor, std::size_t first, const Heads& heads, DType out_dtype,
                    std::byte* out) {
-  const std::size_t row_bytes = dtype_bytes(tensor.dtype, heads.rank);
-  std::vector<std::byte> stored(row_bytes);
+  std::vector<std::byte> stored(dtype_bytes(tensor.dtype, heads.rank));
   std::vector<float> row(heads.rank);
   for (std::size_t j = 0; j < heads.nope; ++j) {
-    read_row(tensor, first + j, row_bytes, stored.data());
+    read_part(tensor, first + j, stored.data());
     read_elements(tensor.dtype, stored.data(), 0, row);
     for (std::size_t i = 0; i < heads.rank; ++i)
       store_element(out, out_dtype, static_cast<std::int64_t>(i * heads.nope + j),
@@ -57,12 +50,8 @@ void WeightCollector::split_latent_heads(const ModelConfig& config) {
     const CheckpointTensor tensor = whole.tensor;  // which parts are read from
     const auto num_rows = static_cast<std::int64_t>(heads.count * heads.rows());
     if (tensor.shape != std::vector<std::int64_t>{num_rows, latent.kv_rank} || !whole.has_weight_dtype) {
-      throw Error(
-          ErrorCode::kCorruptFile,
-          fmt::format("{} (byte {}): it is {} {}; ({}, {}) was expected, each head's rows of keys and "
-                      "of values",
-                      tensor.source, whole.offset, whole.dtype_name, shape_text(tensor.shape), num_rows,
-                      latent.kv_rank));
+      fail(whole, fmt::format("it is {} {}; ({}, {}) was expected, each head's rows of keys and of values",
+                              whole.dtype_name, shape_text(tensor.shape), num_rows, latent.kv_rank));
     }
     // Blocks are of neighbours in a row: where these are exchanged, numbers take their place.
     const DType exchanged = block_format(tensor.dtype).elements > 1 ? DType::kF16 : tensor.dtype;
@@ -84,7 +73,7 @@ void WeightCollector::split_latent_heads(const ModelConfig& config) {
     add("v_b_proj.weight", tensor.dtype, heads.values, heads.rank, [=](std::int64_t part, std::byte* out) {
       const std::size_t row_bytes = dtype_bytes(tensor.dtype, heads.rank);
       for (std::size_t j = 0; j < heads.values; ++j)
-        read_row(tensor, first_row(part) + heads.nope + j, row_bytes, out + j * row_bytes);
+        read_part(tensor, first_row(part) + heads.nope + j, out + j * row_bytes);
     });
   }
 }

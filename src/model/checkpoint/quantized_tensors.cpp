@@ -35,11 +35,12 @@
 //                             qzeros, scales    (groups, out / 8), (groups, out)
 //
 //   bitsandbytes              weight            U8: bytes of 2 codes of 4 bits, row after row
-//                             weight.absmax     of blocks, F32 or U8 with weight.nested_absmax and
-//                             weight.nested_quant_map weight.quant_map  (16)
-//                             weight.quant_state.bitsandbytes__nf4 or __fp4: a JSON text with shape and sizes
-//                             of blocks weight            (out, in), I8, and SCB (out), of which 127 is the
-//                             scale
+//                             weight.absmax     of blocks, F32; or U8, with
+//                             weight.nested_absmax, weight.nested_quant_map
+//                             weight.quant_map  (16)
+//                             weight.quant_state.bitsandbytes__nf4 or __fp4
+//                                               a JSON text: shape, sizes of blocks
+//                             weight, SCB       (out, in), I8, and (out): a scale is SCB / 127
 //
 // Words hold 4 codes instead of 8 where a code has 8 bits.
 
@@ -94,11 +95,6 @@ class WeightCollector::Widener {
   static std::optional<std::string> stem_of_codebook(const std::string& name) {
     const auto stem = stem_of(name, ".weight.quant_state.bitsandbytes__nf4");
     return stem ? stem : stem_of(name, ".weight.quant_state.bitsandbytes__fp4");
-  }
-
-  [[noreturn]] static void fail(const Item& item, const std::string& what) {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{} (byte {}): {}", item.tensor.source, item.offset, what));
   }
 
   static std::string described(const Item& item) {

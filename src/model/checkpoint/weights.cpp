@@ -28,15 +28,23 @@ bool is_in_layer(std::string_view name, int num_layers) {
 
 }  // namespace
 
+std::size_t bytes_of_part(const CheckpointTensor& tensor) {
+  return tensor.size_bytes / static_cast<std::size_t>(tensor.shape.front());
+}
+
+void read_part(const CheckpointTensor& tensor, std::size_t part, std::byte* out) {
+  if (tensor.read_part) return tensor.read_part(static_cast<std::int64_t>(part), out);
+  const std::size_t bytes = bytes_of_part(tensor);
+  std::memcpy(out, tensor.data + part * bytes, bytes);
+}
+
 void read_parts(const CheckpointTensor& tensor, std::byte* out) {
   if (!tensor.read_part) {
     std::memcpy(out, tensor.data, tensor.size_bytes);
     return;
   }
-  const std::int64_t parts = tensor.shape.front();
-  for (std::int64_t part = 0; part < parts; ++part)
-    tensor.read_part(
-        part, out + static_cast<std::size_t>(part) * (tensor.size_bytes / static_cast<std::size_t>(parts)));
+  for (std::size_t part = 0; part < static_cast<std::size_t>(tensor.shape.front()); ++part)
+    read_part(tensor, part, out + part * bytes_of_part(tensor));
 }
 
 void read_tensor(const CheckpointTensor& tensor,
@@ -44,7 +52,7 @@ void read_tensor(const CheckpointTensor& tensor,
   if (!tensor.read_part) return visit({tensor.data, tensor.size_bytes}, 0);
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   const auto parts = static_cast<std::size_t>(tensor.shape.front());
-  const std::size_t part_bytes = tensor.size_bytes / parts;
+  const std::size_t part_bytes = bytes_of_part(tensor);
   const std::size_t step =
       std::clamp<std::size_t>(kMostBytes / std::max<std::size_t>(1, part_bytes), 1, parts);
   std::vector<std::byte> memory(step * part_bytes);
@@ -108,6 +116,11 @@ void WeightCollector::add(const std::string& name, const StoredTensor& stored, s
 const std::vector<std::int64_t>* WeightCollector::shape(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second.tensor.shape;
+}
+
+void WeightCollector::fail(const Item& item, const std::string& what) {
+  throw Error(ErrorCode::kCorruptFile,
+              fmt::format("{} (byte {}): {}", item.tensor.source, item.offset, what));
 }
 
 bool WeightCollector::tie_head() {

@@ -72,6 +72,8 @@ class WeightCollector {
     bool has_weight_dtype = false;
     std::size_t offset = 0;
   };
+  /// Throws Error{kCorruptFile} that names where the tensor stands.
+  [[noreturn]] static void fail(const Item& item, const std::string& what);
 
   std::map<std::string, Item, std::less<>> tensors_;
 };
