@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -64,21 +65,16 @@ std::vector<const BackendFamily*> families_with_ops() {
 
 std::span<const BackendFamily> backend_families() { return kFamilies; }
 
-DeviceKind preferred_gpu_kind() {
-  const BackendFamily* first = nullptr;
-  for (const BackendFamily& family : kFamilies) {
-    if (family.platform == nullptr) continue;
-    if (family.unavailable_reason().empty()) return family.kind;
-    if (first == nullptr) first = &family;
-  }
-  return first->kind;
-}
-
 Device preferred_device() {
   for (const BackendFamily& family : kFamilies) {
     if (family.platform != nullptr && family.unavailable_reason().empty()) return {family.kind, 0};
   }
   return {};
+}
+
+DeviceKind preferred_gpu_kind() {
+  if (const DeviceKind kind = preferred_device().kind; kind != DeviceKind::kCpu) return kind;
+  return std::ranges::find_if(kFamilies, [](const BackendFamily& f) { return f.platform != nullptr; })->kind;
 }
 
 gpu::Gpu& find_gpu(const Device& device) {

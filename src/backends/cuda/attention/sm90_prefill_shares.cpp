@@ -46,10 +46,11 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
 }
 
 /// Of a choice's tiles of queries, with so many splits of each and the merge of these.
+/// share: share_of_pairs().
 double us_with_splits(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
-                      std::int64_t splits) {
+                      double share, std::int64_t splits) {
   const auto tiles = static_cast<double>(c.num_row_tiles * c.num_head_blocks * p.batch * splits);
-  const double rounds = share_of_pairs(p) * tiles / device.num_multiprocessors;
+  const double rounds = share * tiles / device.num_multiprocessors;
   // All multiprocessors together draw more power than allows their highest clock.
   const double us_of_tile =
       kBlockUs + (kLeastOfTile + kMoreOfTile * std::min(rounds, 1.0)) *
@@ -98,10 +99,11 @@ std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& de
   const std::int64_t tiles = c.num_row_tiles * c.num_head_blocks * p.batch;
   if (has_length_arrays(p) && 2 * tiles > device.num_multiprocessors) return 1;
   constexpr double kWorthIt = 0.9;  // of the time without
+  const double share = share_of_pairs(p);
   std::int64_t best = 1;
-  double us = kWorthIt * us_with_splits(p, device, c, 1);
+  double us = kWorthIt * us_with_splits(p, device, c, share, 1);
   for (std::int64_t splits = 2; splits <= most; ++splits) {
-    const double with = us_with_splits(p, device, c, splits);
+    const double with = us_with_splits(p, device, c, share, splits);
     if (with >= us) continue;
     best = splits;
     us = with;
