@@ -25,6 +25,7 @@ namespace {
 struct BenchModelOptions {
   std::optional<std::string> model;
   std::optional<std::string> shape;
+  std::optional<std::string> config;
   std::string dtype = "bf16";
   std::string activation_dtype = "auto";
   std::string kv_dtype = "auto";
@@ -73,6 +74,7 @@ LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress
   model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
   model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
   if (options.model) return LanguageModel::load(*options.model, model_options);
+  if (options.config) return LanguageModel::random_like(*options.config, options.dtype, model_options);
   const RandomModelShape shape = random_model_shape(*options.shape);
   if (is_mix(options.dtype)) return LanguageModel::random(shape, options.dtype, model_options);
   return LanguageModel::random(shape, parse_dtype(options.dtype), model_options);
@@ -203,8 +205,8 @@ std::string to_text(const BenchModelResult& result, const BenchModelOptions& o, 
 }
 
 int bench_model(const BenchModelOptions& options) {
-  if (options.model.has_value() == options.shape.has_value()) {
-    throw UsageError("give either --model PATH or --shape NAME");
+  if (options.model.has_value() + options.shape.has_value() + options.config.has_value() != 1) {
+    throw UsageError("give one of --model PATH, --shape NAME and --config PATH");
   }
   if (options.shape) {
     try {
@@ -219,7 +221,7 @@ int bench_model(const BenchModelOptions& options) {
   progress_bar.clear();
   const BenchModelResult result = measure(model, options);
   progress_bar.clear();
-  const std::string name = options.model ? *options.model : *options.shape;
+  const std::string name = options.model ? *options.model : options.shape ? *options.shape : *options.config;
   if (options.json) {
     write_json(to_json(result, options, name, model.info()));
   } else {
@@ -236,6 +238,8 @@ void add_bench_model_command(Command& parent) {
   command.add_optional_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
   command.add_optional_text("--shape", options->shape,
                             "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
+  command.add_optional_text("--config", options->config,
+                            "Random weights of the model that a Hugging Face config.json describes", "PATH");
   command.add_choice("--dtype", options->dtype, weight_dtype_choices(),
                      "Of random weights, or a mix of them");
   command.add_choice(
@@ -256,7 +260,8 @@ void add_bench_model_command(Command& parent) {
   command.set_examples(
       {"tessera bench model --model models/demo",
        "tessera bench model --shape llama-1b --dtype bf16 --prompt-tokens 512 --gen-tokens 128",
-       "tessera bench model --shape llama-1b --dtype q8_0 --batch 4 --json"});
+       "tessera bench model --shape llama-1b --dtype q8_0 --batch 4 --json",
+       "tessera bench model --config tests/fixtures/models/qwen3_moe/config.json --dtype f32"});
   command.set_action([options] { return bench_model(*options); });
 }
 

@@ -177,6 +177,10 @@ class Model {
   static Model random(const RandomModelShape& shape, DType weight_dtype, const LoadOptions& options = {});
   /// The same with matrices of the types that `tessera quantize --type` gives them: "q4_k_m", ...
   static Model random(const RandomModelShape& shape, std::string_view mix, const LoadOptions& options = {});
+  /// The same of the model that a Hugging Face config.json describes (its path, or its folder's): `type` is a
+  /// dtype's name or that of a mix. Throws as load() does for what the file says.
+  static Model random_like(const std::filesystem::path& config_json, std::string_view type,
+                           const LoadOptions& options = {});
 
   /// max_seq_len is the model's context length, kv_cache_bytes 0.
   const ModelInfo& info() const;
@@ -223,6 +227,9 @@ class LanguageModel {
   /// The same with matrices of the types that `tessera quantize --type` gives them: "q4_k_m", ...
   static LanguageModel random(const RandomModelShape& shape, std::string_view mix,
                               const ModelOptions& options = {});
+  /// The same of the model that a Hugging Face config.json describes (Model::random_like).
+  static LanguageModel random_like(const std::filesystem::path& config_json, std::string_view type,
+                                   const ModelOptions& options = {});
 
   /// Over a model that is loaded already, so that the cache can be sized by what the tokenizer makes of the
   /// prompts. backend, device and activation_dtype are the model's; options' are not looked at.

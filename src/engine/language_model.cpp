@@ -212,6 +212,12 @@ LanguageModel LanguageModel::random(const RandomModelShape& shape, std::string_v
   return LanguageModel(Model::random(shape, mix, load_options(options)), options);
 }
 
+LanguageModel LanguageModel::random_like(const std::filesystem::path& config_json, std::string_view type,
+                                         const ModelOptions& options) {
+  validate(runtime_options(options));
+  return LanguageModel(Model::random_like(config_json, type, load_options(options)), options);
+}
+
 const ModelInfo& LanguageModel::info() const { return implementation_->info(); }
 
 const Model& LanguageModel::model() const { return implementation_->model(); }

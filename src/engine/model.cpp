@@ -50,6 +50,14 @@ Model Model::random(const RandomModelShape& shape, std::string_view mix, const L
       std::make_shared<LoadedModel>(std::move(random.checkpoint), std::move(random.memory), options));
 }
 
+Model Model::random_like(const std::filesystem::path& config_json, std::string_view type,
+                         const LoadOptions& options) {
+  LoadedModel::require_device(options);
+  RandomCheckpoint random = make_random_checkpoint(config_json, type);
+  return Model(
+      std::make_shared<LoadedModel>(std::move(random.checkpoint), std::move(random.memory), options));
+}
+
 const ModelInfo& Model::info() const { return loaded_->info(); }
 
 std::vector<std::int32_t> Model::encode(std::string_view text, bool add_special_tokens) const {

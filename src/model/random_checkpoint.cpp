@@ -15,9 +15,11 @@
 
 #include "core/aligned_memory.h"
 #include "core/block_format.h"
+#include "core/mapped_file.h"
 #include "core/parallel.h"
 #include "core/quantize.h"
 #include "model/checkpoint/expected_tensors.h"
+#include "model/checkpoint/hf_config.h"
 #include "model/checkpoint/quantize_gguf.h"
 #include "tessera/error.h"
 
@@ -39,6 +41,8 @@ const std::array<RandomModelShape, 7> kShapes = {{
 }};
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kMostBytes = std::size_t{1} << 60;
+constexpr std::size_t kMostConfigBytes = 4 << 20;
 constexpr std::size_t kLeastGroup = 32;
 constexpr std::size_t kMostGroup = 256;
 constexpr std::size_t kGroupsPerTask = 1 << 11;
@@ -192,26 +196,33 @@ void check_shape(const RandomModelShape& shape) {
   }
 }
 
-void check_dtype(const RandomModelShape& shape, DType weight_dtype) {
+/// The dtype of a matrix of a name and so many columns.
+using MatrixDType = std::function<DType(const std::string& name, std::int64_t columns)>;
+
+/// All matrices alike.
+MatrixDType only(DType weight_dtype) {
   if (!is_weight_dtype(weight_dtype)) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("weights of a random model can't be {}; expected {}",
                                                          dtype_name(weight_dtype), weight_dtype_list()));
   }
-  const BlockFormat& format = block_format(weight_dtype);
-  for (const std::int64_t columns :
-       {shape.hidden_size, shape.intermediate_size, std::int64_t{shape.num_heads} * shape.head_dim}) {
+  return [weight_dtype](const std::string&, std::int64_t columns) {
+    const BlockFormat& format = block_format(weight_dtype);
     if (columns % format.elements != 0) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("a matrix of the random model has {} columns; expected a multiple of {} for {}",
                               columns, format.elements, format.name));
     }
-  }
+    return weight_dtype;
+  };
 }
 
-/// The dtype of a matrix of a name and so many columns.
-using MatrixDType = std::function<DType(const std::string& name, std::int64_t columns)>;
+MatrixDType mix_of(std::string_view mix, const ModelConfig& config) {
+  return [mix = std::string(mix), &config](const std::string& name, std::int64_t columns) {
+    return mixed_dtype(mix, name, columns, config);
+  };
+}
 
-/// Vectors, which are norms here, are f32 and routers bf16 whatever the matrices are.
+/// Vectors are f32 and routers bf16 whatever the matrices are.
 std::vector<TensorPlan> plan_tensors(const ModelConfig& config, const MatrixDType& dtype_of) {
   std::vector<TensorPlan> tensors;
   for (ExpectedTensor& expected : expected_tensors(config)) {
@@ -226,24 +237,29 @@ std::vector<TensorPlan> plan_tensors(const ModelConfig& config, const MatrixDTyp
   return tensors;
 }
 
-RandomCheckpoint make_checkpoint(const RandomModelShape& shape, const ModelConfig& config,
+RandomCheckpoint make_checkpoint(const std::string& name, const ModelConfig& config,
                                  const MatrixDType& dtype_of) {
   std::vector<TensorPlan> tensors = plan_tensors(config, dtype_of);
   std::size_t total_bytes = 0;
   for (TensorPlan& tensor : tensors) {
+    if (tensor.size_bytes > kMostBytes - total_bytes) {
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("the random model \"{}\" would take more than 2^60 bytes of memory", name));
+    }
     tensor.offset = total_bytes;
     total_bytes += (tensor.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
   RandomCheckpoint result;
-  result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
+  result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", name));
   result.checkpoint.config = config;
   std::map<std::pair<DType, std::int64_t>, RandomPool> pools;  // by the number of columns
   std::uint64_t first_group = 0;
   for (const TensorPlan& tensor : tensors) {
     std::byte* data = result.memory.get() + tensor.offset;
-    if (tensor.shape.size() == 1) {
-      std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
+    if (!is_matrix(tensor.name, tensor.shape.size())) {
+      const bool is_bias = tensor.name.ends_with(".bias");
+      std::fill_n(reinterpret_cast<float*>(data), tensor.size_bytes / sizeof(float), is_bias ? 0.0f : 1.0f);
     } else {
       // A uniform number in [-limit, limit) has variance limit^2 / 3.
       const std::int64_t columns = tensor.shape.back();
@@ -278,17 +294,21 @@ RandomModelShape random_model_shape(std::string_view name) {
 
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype) {
   check_shape(shape);
-  check_dtype(shape, weight_dtype);
-  return make_checkpoint(shape, make_config(shape),
-                         [&](const std::string&, std::int64_t) { return weight_dtype; });
+  return make_checkpoint(shape.name, make_config(shape), only(weight_dtype));
 }
 
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, std::string_view mix) {
   check_shape(shape);
   const ModelConfig config = make_config(shape);
-  return make_checkpoint(shape, config, [&](const std::string& name, std::int64_t columns) {
-    return mixed_dtype(mix, name, columns, config);
-  });
+  return make_checkpoint(shape.name, config, mix_of(mix, config));
+}
+
+RandomCheckpoint make_random_checkpoint(const std::filesystem::path& config_json, std::string_view type) {
+  const std::filesystem::path path = is_directory(config_json) ? config_json / "config.json" : config_json;
+  const ModelConfig config = parse_hf_config(read_file(path, kMostConfigBytes), path.string());
+  const std::span<const DType> dtypes = weight_dtypes();
+  const auto dtype = std::ranges::find(dtypes, type, dtype_name);
+  return make_checkpoint(path.string(), config, dtype == dtypes.end() ? mix_of(type, config) : only(*dtype));
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 #include <stdexcept>
@@ -526,6 +527,22 @@ TEST(Errors, OfRandomShapesNameTheField) {
   expect_error([&] { LanguageModel::random(shape, DType::kQ8_0); }, ErrorCode::kInvalidArgument,
                {"100", "32"});
   expect_error([&] { LanguageModel::random(shape, DType::kI64); }, ErrorCode::kInvalidArgument, {"i64"});
+}
+
+TEST(RandomModels, OfAConfigHaveTheParametersOfItsModel) {
+  const std::filesystem::path models = TESSERA_FIXTURES "/models";
+  for (const char* name : {"gemma3", "qwen3_moe", "deepseek_v3", "starcoder2", "gpt_oss"}) {
+    SCOPED_TRACE(name);
+    LanguageModel model = LanguageModel::random_like(models / name, "f32", tiny_options());
+    const LanguageModel loaded = LanguageModel::load(models / name, tiny_options());
+    EXPECT_EQ(model.info().num_parameters, loaded.info().num_parameters);
+    EXPECT_EQ(model.generate(counting_prompt(5), generate_options(3)).tokens.size(), 3u);
+  }
+  const LanguageModel half = LanguageModel::random_like(models / "llama3/config.json", "f16", tiny_options());
+  EXPECT_EQ(half.info().weight_dtype, DType::kF16);
+  expect_error([&] { LanguageModel::random_like(models / "llama3", "q9"); }, ErrorCode::kInvalidArgument,
+               {"q9", "q4_k_m"});
+  expect_error([&] { LanguageModel::random_like(models, "f32"); }, ErrorCode::kIo, {"config.json"});
 }
 
 TEST(Info, CountsWhatTheShapeCallsFor) {
