@@ -115,7 +115,11 @@ TEST(ChooseKernel, LargeHeadsHaveHoppersProductsWhereTheyAreMany) {
   EXPECT_EQ(kernel_of(p), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 2048, 2048, 16, 2, 576)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kBF16, 512, 4096, 16, 8, 512)), "sm90/prefill_wide");
-  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 4096, 16, 8, 512)), "sm80/prefill");  // whose keys it splits
+  const KernelChoice few = choose_kernel(problem(DType::kBF16, 64, 4096, 16, 8, 512), h200(), {});
+  EXPECT_EQ(few.kernel->name, "sm90/prefill_wide");
+  EXPECT_GT(few.config.num_splits, 1);
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 1, 32768, 32, 4, 512)),
+            "sm80/prefill");  // whose tiles are smaller
 }
 
 TEST(ChooseKernel, TilesOfAnyHeadDimsAndFewRowsAreWhole) {

@@ -62,7 +62,7 @@ TEST(ChooseLaunches, TilesOfAllHeadsTakeWhatNoDecodeKernelDoes) {
   p.ragged_q = RaggedTokens{nullptr, 32 + 512};
   launches = choose(p);
   ASSERT_EQ(launches.size(), 2u);
-  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill_wide + sm80/prefill");
+  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill_wide + sm90/prefill_wide");
   EXPECT_EQ(launches[1].seq_len_q, 16);
   EXPECT_EQ(launches[0].choice.pack_heads, 1);
   EXPECT_EQ(launches[1].choice.pack_heads, 4);

@@ -326,13 +326,6 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   return KernelArguments(a);
 }
 
-CombineLaunch combine(const kernels::AttentionParams& params, const AttentionProblem& p,
-                      const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
-  constexpr unsigned kWarpSize = 32;
-  return {combine_shape(p, choice, sequences, kWarpSize),
-          KernelArguments(with_partials(params, p, choice, workspace))};
-}
-
 /// Pages as models have them, of q's dtype or another.
 AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype, int page_size) {
   AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries);
@@ -385,7 +378,7 @@ const AttentionKernel kSm90Prefill = {
     .sequences_at_once = all_sequences_at_once,
     .shape = staying_shape,
     .arguments = arguments,
-    .combine = combine,
+    .combine = combine_splits,
     .built_ahead = built_ahead,
 };
 

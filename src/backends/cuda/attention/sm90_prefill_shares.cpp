@@ -17,15 +17,7 @@ using namespace gpu;
 
 namespace {
 
-/// What a tile of 128 queries and `keys` keys takes in a block that has its multiprocessor for itself, in us:
-/// a start for each, and the products. The larger head_dim counts.
-struct TileUs {
-  std::int64_t keys;
-  double start, of_128_dims;
-};
-
 // Fitted to an H200's times of 17 to 128 queries (docs/kernels/hopper_attention.md).
-constexpr TileUs kTileUs = {128, 0.6, 0.9};
 constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
 // Of batch-invariant problems, which both take in segments of 64 keys a tile.
 constexpr TileUs kSegmentTileUs = {64, 0.4, 0.8};
@@ -43,25 +35,6 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
   const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
   const auto tiles = static_cast<double>(divide_up(divide_up(p.seq_len_kv, tile.keys), splits));
   return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
-}
-
-/// Of a choice's tiles of queries, with so many splits of each and the merge of these.
-/// share: share_of_pairs().
-double us_with_splits(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
-                      double share, std::int64_t splits) {
-  const auto tiles = static_cast<double>(c.num_row_tiles * c.num_head_blocks * p.batch * splits);
-  const double rounds = share * tiles / device.num_multiprocessors;
-  // All multiprocessors together draw more power than allows their highest clock.
-  const double us_of_tile =
-      kBlockUs + (kLeastOfTile + kMoreOfTile * std::min(rounds, 1.0)) *
-                     (has_narrow_kv(p) ? us_of_sm90_narrow_block(p, c, splits)
-                                       : us_of_block(kTileUs, p, c.config.block_m, splits));
-  const double bytes = static_cast<double>(p.batch * p.num_kv_heads * p.seq_len_kv * key_bytes(p));
-  // Tiles of one length end together; of others the last to be drawn ends alone.
-  const double us = has_length_arrays(p)
-                        ? std::max(rounds, 1.0) * us_of_tile + (rounds > 1 ? us_of_tile / 2 : 0)
-                        : std::max(std::ceil(rounds), 1.0) * us_of_tile;
-  return std::max(us, bytes / device.memory_bytes_per_us) + us_of_sm90_combine(p, splits);
 }
 
 /// Of sm80/prefill's block, which copies rows that aren't aligned to 16 bytes, and writes them, by pieces.
@@ -91,7 +64,25 @@ int packed_heads(const AttentionProblem& p, int block_m, bool has_mask_tiles) {
   return packed * (has_mask_tiles ? 8 : 4) <= apart * 3 ? static_cast<int>(group) : 1;
 }
 
-std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
+double us_with_splits(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
+                      const TileUs& tile, double share, std::int64_t splits) {
+  const auto tiles = static_cast<double>(c.num_row_tiles * c.num_head_blocks * p.batch * splits);
+  const double rounds = share * tiles / device.num_multiprocessors;
+  // All multiprocessors together draw more power than allows their highest clock.
+  const double us_of_tile =
+      kBlockUs + (kLeastOfTile + kMoreOfTile * std::min(rounds, 1.0)) *
+                     (has_narrow_kv(p) ? us_of_sm90_narrow_block(p, c, splits)
+                                       : us_of_block(tile, p, c.config.block_m, splits));
+  const double bytes = static_cast<double>(p.batch * p.num_kv_heads * p.seq_len_kv * key_bytes(p));
+  // Tiles of one length end together; of others the last to be drawn ends alone.
+  const double us = has_length_arrays(p)
+                        ? std::max(rounds, 1.0) * us_of_tile + (rounds > 1 ? us_of_tile / 2 : 0)
+                        : std::max(std::ceil(rounds), 1.0) * us_of_tile;
+  return std::max(us, bytes / device.memory_bytes_per_us) + us_of_sm90_combine(p, splits);
+}
+
+std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
+                           const TileUs& tile) {
   constexpr std::int64_t kMostWanted = 32;
   const std::int64_t most =
       std::clamp<std::int64_t>(divide_up(p.seq_len_kv, std::int64_t{c.config.block_n}) / 2, 1, kMostWanted);
@@ -101,9 +92,9 @@ std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& de
   constexpr double kWorthIt = 0.9;  // of the time without
   const double share = share_of_pairs(p);
   std::int64_t best = 1;
-  double us = kWorthIt * us_with_splits(p, device, c, share, 1);
+  double us = kWorthIt * us_with_splits(p, device, c, tile, share, 1);
   for (std::int64_t splits = 2; splits <= most; ++splits) {
-    const double with = us_with_splits(p, device, c, share, splits);
+    const double with = us_with_splits(p, device, c, tile, share, splits);
     if (with >= us) continue;
     best = splits;
     us = with;
@@ -123,7 +114,7 @@ bool is_slower_than_sm80(const AttentionProblem& p, const DeviceProperties& devi
   if (has_narrow_kv(p)) {
     return us_of_sm90_narrow_tiles(p, device, c) > us_of_sm80_narrow_tiles(p, device, other);
   }
-  const TileUs own = p.batch_invariant ? kSegmentTileUs : kTileUs;
+  const TileUs own = p.batch_invariant ? kSegmentTileUs : kSm90TileUs;
   const double share = aligned != 0 ? share_of_pairs(p) : 1;
   const double rounds =
       std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / device.num_multiprocessors);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/key_parts.h"
+#include "backends/cuda/attention/sm90_prefill_shares.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
@@ -28,18 +29,22 @@ int padded_qk(const AttentionProblem& p) { return padded_head_dim_qk(p, kPanelEl
 int padded_v(const AttentionProblem& p) { return padded_head_dim_v(p, kPanelElements); }
 
 /// All of a choice but its module.
-KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device) {
+KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device,
+                 const AttentionConfig& forced = {}) {
   KernelChoice c;
   c.config = {kernels::kWideBlockM, kernels::kWideBlockN, kernels::kWideThreads / 32,
               kernels::wide_buffers(padded_qk(p), padded_v(p)), 1};
   c.shared_bytes = static_cast<std::size_t>(kernels::wide_shared_bytes(padded_qk(p), padded_v(p)));
+  c.pack_heads = packed_heads(p, kernels::kWideBlockM, false);
+  cut_query_rows(p, c);
+  cut_keys(p, forced, kernels::kWideBlockN, wanted_splits(p, device, c, kWideTileUs), c);
   cut_query_tiles(p, device, c, kernels::kWideColumnGroups);
   return c;
 }
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
-  KernelChoice c = cut(p, device);
+  KernelChoice c = cut(p, device, forced);
   require_tiles(forced, c.config, "Hopper's kernel of large heads");
   c.entry = "attention_wide";
   c.module = {"sm90/attention_wide.cu",
@@ -49,6 +54,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                define("STAGES", 1), define("Q_BUFFERS", 1), define("TURNS", 0), define("STORED", 0),
                define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", scoring_flags(p.scores)),
                define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", 0)}};
+  if (packs_rows(c)) c.module.defines.push_back(define("PACKS", 1));
   if (const int piece = output_alignment(p); piece < kMapAlignment)
     c.module.defines.push_back(define("O_PIECE", piece));
   return c;
@@ -73,20 +79,10 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_tiles(p, device, cut(p, device));
 }
 
-// What a tile of 64 queries and 64 keys takes in a block that has its multiprocessor for itself, in us: a
-// start for each, and the products. Fitted to an H200's times (docs/kernels/hopper_wide.md).
-constexpr double kTileStart = 0.6, kTileOf512Dims = 1.5;
+// What a tile of sm80/prefill's takes, fitted to an H200's times (docs/kernels/hopper_wide.md).
 constexpr double kSm80TileStart = 0.8, kSm80TileOf512Dims = 4.2;
 
 double dims_of(const AttentionProblem& p) { return (padded_qk(p) + padded_v(p)) / 1024.0; }
-
-double us_of_call(const AttentionProblem& p, const DeviceProperties& device, double share) {
-  const KernelChoice c = cut(p, device);
-  const double rounds =
-      std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / device.num_multiprocessors);
-  const auto tiles = static_cast<double>(divide_up(p.seq_len_kv, std::int64_t{kernels::kWideBlockN}));
-  return rounds * tiles * (kTileStart + kTileOf512Dims * dims_of(p));
-}
 
 /// Of sm80/prefill, which packs the heads of a group and splits keys.
 double us_of_sm80_call(const AttentionProblem& p, const DeviceProperties& device, double share) {
@@ -103,9 +99,20 @@ double us_of_sm80_call(const AttentionProblem& p, const DeviceProperties& device
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
+  constexpr double kSplitUs = 12;  // of splits, beside what their model says
+  const KernelChoice own = cut(p, device);
   const double share = share_of_pairs(p);
-  if (us_of_call(p, device, share) <= us_of_sm80_call(p, device, share)) return {};
-  return "so few queries leave most multiprocessors idle, and it neither packs heads nor splits keys";
+  const double us = us_with_splits(p, device, own, kWideTileUs, share, own.config.num_splits) +
+                    (own.config.num_splits > 1 ? kSplitUs : 0);
+  if (us <= us_of_sm80_call(p, device, share)) return {};
+  return "so few queries leave most of its tiles empty, or of its multiprocessors idle";
+}
+
+/// Of few queries other splits.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const KernelChoice choice = cut(p, device);
+  if (!packs_rows(choice)) return {};
+  return splits_around(choice.config.num_splits, divide_up(p.seq_len_kv, std::int64_t{kernels::kWideBlockN}));
 }
 
 KernelArguments arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
@@ -116,11 +123,13 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
-    for (const bool is_paged : {false, true}) {
-      problems.push_back({usual_problem(dtype, kernels::kMostWideHeadDim, 4096)});
-      AttentionProblem& p = problems.back().problem;
-      if (is_paged) use_pages(p, kernels::kWideBlockN);
-      p.scores.diagonal = DiagonalMask::causal();
+    for (const std::int64_t queries : {1, 4096}) {
+      for (const bool is_paged : {false, true}) {
+        problems.push_back({usual_problem(dtype, kernels::kMostWideHeadDim, queries)});
+        AttentionProblem& p = problems.back().problem;
+        if (is_paged) use_pages(p, kernels::kWideBlockN);
+        p.scores.diagonal = DiagonalMask::causal();
+      }
     }
   }
   return problems;
@@ -132,13 +141,15 @@ extern const AttentionKernel kSm90PrefillWide;
 const AttentionKernel kSm90PrefillWide = {
     .name = "sm90/prefill_wide",
     .merit = "multiplies tiles of large heads with Hopper's own instructions",
-    .has_whole_keys = always_whole_keys,
+    .tiles_suit_few_rows = true,
     .reason_against = reason_against,
     .reason_to_yield = reason_to_yield,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = all_sequences_at_once,
     .shape = staying_shape,
     .arguments = arguments,
+    .combine = combine_splits,
     .built_ahead = built_ahead,
 };
 

@@ -8,6 +8,7 @@
 #include "attention/sequence.h"
 #include "backends/cuda/runtime/tensor_map.h"
 #include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
 #include "sm90/attention_wgmma_traits.h"
 
@@ -52,9 +53,10 @@ std::size_t ticket_bytes(const KernelChoice& c, std::int64_t batch, int column_g
          static_cast<std::size_t>(num_tiles(c, batch)) * static_cast<std::size_t>(warps) * sizeof(int);
 }
 
-/// Where partial results are, behind these.
+/// Where partial results are, behind these of whichever kernel.
 std::size_t partials_begin(const KernelChoice& c, std::int64_t batch) {
-  return round_up(ticket_bytes(c, batch, 1), std::size_t{256});
+  constexpr int kMostColumnGroups = 2;
+  return round_up(ticket_bytes(c, batch, kMostColumnGroups), std::size_t{256});
 }
 
 }  // namespace
@@ -183,6 +185,13 @@ kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, 
   encode_map(a.v, mapped(p.v, kv, p.head_dim_v, key_rows));
   set_workspace(a, choice, workspace);
   return a;
+}
+
+CombineLaunch combine_splits(const kernels::AttentionParams& params, const AttentionProblem& p,
+                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
+  constexpr unsigned kWarpSize = 32;
+  return {combine_shape(p, choice, sequences, kWarpSize),
+          KernelArguments(with_partials(params, p, choice, workspace))};
 }
 
 }  // namespace tessera::cuda

@@ -73,6 +73,11 @@ kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params,
 kernels::AttentionParams with_partials(kernels::AttentionParams params, const AttentionProblem& problem,
                                        const gpu::KernelChoice& choice, std::byte* workspace);
 
+/// AttentionKernel::combine of those.
+gpu::CombineLaunch combine_splits(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                                  const gpu::KernelChoice& choice, std::byte* workspace,
+                                  std::int64_t sequences);
+
 /// Where tickets and lists of tiles are.
 void set_workspace(kernels::WgmmaArguments& arguments, const gpu::KernelChoice& choice, std::byte* workspace);
 

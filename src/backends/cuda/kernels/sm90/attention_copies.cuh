@@ -26,31 +26,6 @@ TESSERA_DEVICE void leave_split_note(RingBarriers<kStages>& ring, SplitTile (&no
   notes[count % kStages] = note;
 }
 
-/// Asks for the next tile of queries.
-TESSERA_DEVICE void copy_query_tile(const WgmmaArguments& arguments, SharedStorage& smem, int count,
-                                    const RowPlace& place) {
-  const AttentionParams& p = arguments.params;
-  const int rows = kPacks ? tile_queries<kBlockM>(p) * p.pack_heads : kBlockM;
-  copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, place, kEvictFirst,
-                                               kBlockM, 0, rows);
-}
-
-/// Rows of a tile that no query comes to, where a tile isn't a multiple of the heads of a group: 0, so that
-/// nothing in them looks like a NaN that has to be dealt with. By all threads, before the first copies.
-TESSERA_DEVICE void clear_rows_without_queries(const AttentionParams& p, SharedStorage& smem) {
-  const int first_row = tile_queries<kBlockM>(p) * p.pack_heads;
-  if (first_row == kBlockM) return;
-  const int words = (kBlockM - first_row) * kPanelRowBytes / 16;  // of a panel
-  for (int buffer = 0; buffer < kQBuffers; ++buffer) {
-    for (int panel = 0; panel < kPanelsQk; ++panel) {
-      auto* const rows =
-          reinterpret_cast<uint4*>(smem.q[buffer] + panel * kQPanelBytes + first_row * kPanelRowBytes);
-      for (int i = thread_x(); i < words; i += kThreads) rows[i] = make_uint4(0, 0, 0, 0);
-    }
-  }
-  fence_proxy_async();
-}
-
 /// Asks for all tiles of queries, keys and values, as one thread, or with pages as one warp. kFinds: and
 /// finds them itself.
 template <bool kFinds = false>

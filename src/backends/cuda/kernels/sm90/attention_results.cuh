@@ -90,7 +90,7 @@ TESSERA_DEVICE bool write_partial_rows(const AttentionParams& p, const TileSlot&
     float* const out = p.o_partial + partial_of_row(p, slot.tile, row) * p.head_dim_v;
     TESSERA_UNROLL
     for (int i = 0; i < kOwnColumns / 8; ++i) {
-      const int d = 8 * i + thread_x() % 4 * 2;
+      const int d = first_own_column() + 8 * i + thread_x() % 4 * 2;
       const float2 pair = {o[4 * i + 2 * r] * factors[r], o[4 * i + 2 * r + 1] * factors[r]};
       probe = fmaf(pair.y, 0.0f, fmaf(pair.x, 0.0f, probe));
       if (!row.exists || d >= p.head_dim_v) continue;

@@ -69,15 +69,17 @@ constexpr bool kGathers = false;
 #endif
 // Of 64 K registers; those that don't compute need few, but for a modifier's bounds and rows' addresses.
 constexpr int kCopyRegisters = kHasModifier || kGathers ? 72
+                               : kColumnGroups > 1      ? 56
                                : kConsumers == 1        ? 56
                                : kConsumers == 2        ? 40
                                                         : 32;
-constexpr int kComputeRegisters = kConsumers == 1   ? 248
-                                  : kConsumers == 3 ? 160
-                                  : kWidens         ? 216
-                                  : kHasModifier    ? 216
-                                  : kGathers        ? 216
-                                                    : 232;
+constexpr int kComputeRegisters = kConsumers == 1     ? 248
+                                  : kConsumers == 3   ? 160
+                                  : kWidens           ? 216
+                                  : kHasModifier      ? 216
+                                  : kGathers          ? 216
+                                  : kColumnGroups > 1 ? 224
+                                                      : 232;
 // Bytes that may be stored at once wherever a row of o begins, which divide it: 2, 4, 8 or 16.
 #ifndef TESSERA_O_PIECE
 #define TESSERA_O_PIECE 16
@@ -121,9 +123,8 @@ constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element
 constexpr int kMaskPanels = parts_of(kBlockN * kMaskElementBytes, kPanelRowBytes);
 constexpr int kMaskPanelBytes = 64 * kPanelRowBytes;
 
-static_assert(!kPacks || (!kInvariant && !kHasModifier && !kIsE4M3 && !kIsSplit && kColumnGroups == 1 &&
-                          kCopiedMask == 0),
-              "packed rows are attention_wgmma.cu's own loop's, of masks that lie in memory");
+static_assert(!kPacks || (!kInvariant && !kHasModifier && !kIsE4M3 && !kIsSplit && kCopiedMask == 0),
+              "packed rows are attention_wgmma.cu's own loop's and attention_wide.cu's, of masks in memory");
 static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to three warpgroups of 64 rows");
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0 && kOwnColumns <= 256,

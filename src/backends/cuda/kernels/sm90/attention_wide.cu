@@ -2,10 +2,11 @@
 //
 //   o = softmax(softmax_scale q k^T + terms) v
 //
-// A block has a multiprocessor for itself and takes one tile of 64 queries after the other
-// (query_tiles.cuh), as attention_wgmma.cu does. o of 64 rows fills the registers of two warpgroups, which
-// have half of its columns each. Tiles of 64 keys alternate between them, as in attention_latent.cu:
-// warpgroup n % 2 multiplies tile n with the queries and passes the weights on through shared memory.
+// A block has a multiprocessor for itself and takes one tile of 64 queries, or of (query, head) pairs over a
+// part of the keys, after the other (query_tiles.cuh), as attention_wgmma.cu does. o of 64 rows fills the
+// registers of two warpgroups, which have half of its columns each. Tiles of 64 keys alternate between them,
+// as in attention_latent.cu: warpgroup n % 2 multiplies tile n with the queries and passes the weights on
+// through shared memory.
 //
 //   warpgroup 0   s0 = q k0^T, softmax, left half of o += w0 v0, then of w1 v1, s2 = q k2^T
 //   warpgroup 1                         right half of o += w0 v0, s1 = q k1^T, softmax, o += w1 v1
@@ -15,9 +16,9 @@
 //
 // Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 64: what is
 // above the problem's is filled up with zeros), TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
-// TESSERA_MASK_DTYPE (of an additive mask), TESSERA_O_PIECE as attention_wgmma.cu; 64 for TESSERA_BLOCK_M and
-// TESSERA_BLOCK_N, 2 for TESSERA_COLUMN_GROUPS, 1 for TESSERA_STAGES and TESSERA_Q_BUFFERS, 0 for
-// TESSERA_TURNS, TESSERA_STORED and TESSERA_COPIED_MASK.
+// TESSERA_MASK_DTYPE (of an additive mask), TESSERA_O_PIECE, TESSERA_PACKS as attention_wgmma.cu; 64 for
+// TESSERA_BLOCK_M and TESSERA_BLOCK_N, 2 for TESSERA_COLUMN_GROUPS, 1 for TESSERA_STAGES and
+// TESSERA_Q_BUFFERS, 0 for TESSERA_TURNS, TESSERA_STORED and TESSERA_COPIED_MASK.
 
 #include "sm90/attention_operands.cuh"
 #include "sm90/attention_results.cuh"
@@ -226,6 +227,10 @@ extern "C" __global__ void __launch_bounds__(kWideThreads, 1)
     smem.q_ring.start(kConsumerWarps);
     smem.ring.start(4);
     fence_mbarrier_init();
+  }
+  if (kPacks) {
+    clear_rows_without_queries(arguments.params, smem);
+    allow_next_kernel();  // that merges splits
   }
   sync_threads();
   const int warpgroup = __shfl_sync(0xffffffffu, thread_x() / 128, 0);

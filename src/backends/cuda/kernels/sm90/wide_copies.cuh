@@ -27,8 +27,7 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const KeyTiles tiles = slot.keys;
     if (kPaged) sync_warp();
     if (copying_lane() == 0) smem.tile_ring.release(count);
-    copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,
-                                                 kEvictFirst);
+    copy_query_tile(arguments, smem, count, queries);
     RowPlace place = keys(tiles.end - 1);
     for (int tile = tiles.end - 1; tile >= tiles.begin; --tile, ++n) {
       const RowPlace next = keys(tile - 1);  // pages are looked up a tile ahead
