@@ -177,8 +177,8 @@ class Model {
   static Model random(const RandomModelShape& shape, DType weight_dtype, const LoadOptions& options = {});
   /// The same with matrices of the types that `tessera quantize --type` gives them: "q4_k_m", ...
   static Model random(const RandomModelShape& shape, std::string_view mix, const LoadOptions& options = {});
-  /// The same of the model that a Hugging Face config.json describes (its path, or its folder's): `type` is a
-  /// dtype's name or that of a mix. Throws as load() does for what the file says.
+  /// The same of the model that a Hugging Face config.json describes (its path, or its folder's): `type` is
+  /// that of `tessera quantize --type`, or else a dtype's name. Throws as load() does for what the file says.
   static Model random_like(const std::filesystem::path& config_json, std::string_view type,
                            const LoadOptions& options = {});
 

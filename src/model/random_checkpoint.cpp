@@ -308,7 +308,8 @@ RandomCheckpoint make_random_checkpoint(const std::filesystem::path& config_json
   const ModelConfig config = parse_hf_config(read_file(path, kMostConfigBytes), path.string());
   const std::span<const DType> dtypes = weight_dtypes();
   const auto dtype = std::ranges::find(dtypes, type, dtype_name);
-  return make_checkpoint(path.string(), config, dtype == dtypes.end() ? mix_of(type, config) : only(*dtype));
+  const bool is_mix = mix_problem(type).empty() || dtype == dtypes.end();
+  return make_checkpoint(path.string(), config, is_mix ? mix_of(type, config) : only(*dtype));
 }
 
 }  // namespace tessera
