@@ -37,6 +37,9 @@ std::int64_t most_rows(DType x) { return x == DType::kF32 ? kTileM : 2 * kTileM;
 constexpr std::int64_t kMostGatedRows = 32;
 /// Of x, up to which reading w for every most_rows() is faster than widening it.
 constexpr std::int64_t kMostRowsOfPasses = 64;
+/// The same of weights that none of the kernels for few rows takes, as those of 2,880 columns: beside the plain
+/// kernels, which read w for every 8.
+constexpr std::int64_t kMostRowsOfGemv = 8;
 /// Of x, that one launch for w's rows of two types is measured to be faster for than one for each.
 constexpr std::int64_t kMostRowsOfTwo = 4;
 /// Of x, that sm90/gemm_few_rows_blocks.cu is the fastest for; beyond 64 it reads w again.
@@ -245,8 +248,9 @@ bool BlockProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> 
   pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
   const bool fits = block_gemm_launch(pass, activation, gpu_.properties()).has_value();
   if (activation && (!fits || a.x.rows > kMostGatedRows)) return false;
+  const std::int64_t most_rows_of_blocks = fits ? kMostRowsOfPasses : kMostRowsOfGemv;
+  if (!activation && a.x.rows > most_rows_of_blocks && multiply_widened(a, stream)) return true;
   if (!fits) return false;
-  if (!activation && a.x.rows > kMostRowsOfPasses && multiply_widened(a, stream)) return true;
   if (!activation && a.weight.dtype == DType::kQ8_0 && a.x.rows > most_rows(a.x.dtype) &&
       takes_tiles(a.x.dtype, divide_up(a.x.rows, most_rows(a.x.dtype)), a.weight.rows,
                   tiles_of(a, kernels::kQ8TiledMostWarps), gpu_.properties().num_multiprocessors)) {
@@ -321,8 +325,9 @@ void BlockProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
 
 bool BlockProducts::multiply_widened(const GemmArguments& a, Stream stream) {
   const gpu::WidenedGemm gemm{[&](const GemmArguments& widened) {
-                                return library_ != nullptr ? gpu::library_gemm(*library_, widened, stream)
-                                                           : wgmma_.gemm(widened, {}, stream);
+                                return (library_ != nullptr &&
+                                        gpu::library_gemm(*library_, widened, stream)) ||
+                                       wgmma_.gemm(widened, {}, stream);
                               },
                               [&](const GemmArguments& blocks) { multiply_in_passes(blocks, {}, stream); }};
   return gpu::multiply_widened(gpu_, widened_, a, gemm, stream);
