@@ -333,7 +333,7 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
       for (const bool batch_invariant : {false, true}) {
         if (backend_is_slow() && use_bias != batch_invariant) continue;
         for_each_simd_target([&] {
-          FencedMatrix out(x_dtype, slots, s.n, s.n + 3);
+          FencedMatrix out(x_dtype, slots, s.n, s.n + (gap % 8 == 0 ? gap : 3));
           tested->expert_gemm({x.view(), w.weight(), b, out.view(), routing.view(), batch_invariant}, {});
           expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
           out.expect_fences_intact();
@@ -493,6 +493,15 @@ TEST_P(OpsExpertGemm, OfAlignedRowsErrsAtMostTwiceAsMuchAsANaiveSum) {
                                               {30, 4, 2, 40, 256, true}, {150, 4, 2, 130, 512, true}};
   const std::ptrdiff_t num_shapes = !is_tuned() ? 3 : backend_is_slow() ? 4 : 6;
   for (const ExpertProducts& s : std::vector(shapes.begin(), shapes.begin() + num_shapes)) check(s, 16);
+}
+
+// Some 200, 20 and 370 slots an expert: tiles that are nearly full, or nearly empty, and several of one.
+TEST_P(OpsExpertGemm, OfManySlotsErrsAtMostTwiceAsMuchAsANaiveSum) {
+  if (!is_tuned() || backend_is_slow()) GTEST_SKIP() << "plain kernels have seen all that they ask for";
+  for (const ExpertProducts& s : {ExpertProducts{300, 3, 2, 136, 512, true},
+                                  ExpertProducts{40, 4, 2, 264, 256, false},
+                                  ExpertProducts{1100, 3, 1, 72, 288, true}})
+    check(s, 16);
 }
 
 TEST_P(OpsExpertGemm, FusedWithWhatFollowsErrsAtMostTwiceAsMuchAsTheNaiveOnes) {

@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <string>
 
+#include "backends/cuda/ops/stream_products.h"
+#include "backends/cuda/runtime/tensor_map.h"
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
@@ -13,12 +17,14 @@
 #include "core/block_format.h"
 #include "core/rounding.h"
 #include "sm80/expert_gemm_traits.h"
+#include "sm90/expert_many_rows.h"
 
 namespace tessera::cuda {
 namespace {
 
-/// Of widened weights: as much as stays in the last cache between being written and read.
-constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+/// Of widened weights: so many experts' that their tiles keep all multiprocessors busy for some rounds. As
+/// few as stay in the last cache would leave most of them idle at the end of each product.
+constexpr std::int64_t kScratchBytes = std::int64_t{256} << 20;
 
 bool is_at_vectors(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kernels::kMovedBytes == 0;
@@ -69,8 +75,9 @@ bool ExpertProducts::takes(const ExpertGemmArguments& a) const {
 
 bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
   if (!takes(a)) return false;
+  const bool many_rows = takes_many_rows(a);
   if (has_16_bit_weights(a)) {
-    launch(a, stream);
+    launch(a, many_rows, stream);
     return true;
   }
   const std::int64_t expert_elements = rows_of_expert(a) * a.weight.columns;
@@ -84,12 +91,45 @@ bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
     blocks.data = static_cast<const std::byte*>(a.weight.data) +
                   dtype_bytes(a.weight.dtype, static_cast<std::size_t>(first * expert_elements));
     gpu::widen(gpu_, blocks, scratch, stream);
-    launch(some_experts(a, first, count, scratch), stream);
+    launch(some_experts(a, first, count, scratch), many_rows, stream);
   }
   return true;
 }
 
-void ExpertProducts::launch(const ExpertGemmArguments& a, Stream stream) {
+bool ExpertProducts::takes_many_rows(const ExpertGemmArguments& a) const {
+  constexpr std::int64_t kSlotsOfExpert = 8;  // with fewer on the average, smaller tiles do
+  const gpu::DeviceProperties& device = gpu_.properties();
+  return device.compute_capability == 90 && device.has_tensor_maps && !a.batch_invariant &&
+         a.out.dtype == a.x.dtype && gpu::is_aligned(a.out.data, a.out.dtype, a.out.row_stride) &&
+         rows_of_expert(a) % kernels::kGroupSize == 0 && a.weight.columns % kernels::kGroupSize == 0 &&
+         num_slots_in_all(a) >= kSlotsOfExpert * a.routing.num_experts &&
+         a.weight.rows < std::numeric_limits<int>::max() - kernels::kExpertRowsTile;
+}
+
+void ExpertProducts::launch_many_rows(const ExpertGemmArguments& a, Stream stream) {
+  kernels::ExpertRowsParams params{};
+  params.product = gpu::expert_gemm_params(a);
+  params.w_tiles = static_cast<int>(divide_up<std::int64_t>(rows_of_expert(a), kernels::kExpertRowsTile));
+  TensorMapShape weight{.data = a.weight.data, .dtype = a.weight.dtype};
+  weight.add(a.weight.columns, 0, kernels::kExpertRowsStep);
+  weight.add(a.weight.rows, a.weight.columns * 2, kernels::kExpertRowsTile);
+  params.weight = encode_tensor_map(weight);
+  const std::string entry = fmt::format("expert_many_rows_{}", dtype_name(a.x.dtype));
+  const gpu::ModuleSpec module{"sm90/expert_many_rows.cu", {part_of_16_bit_define(a.x.dtype)}};
+  const auto shared_bytes = static_cast<std::size_t>(kernels::expert_rows_shared_bytes());
+  const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, shared_bytes);
+  const std::int64_t items =
+      std::int64_t{params.w_tiles} * gpu::most_expert_tiles(a, kernels::kExpertRowsSlots);
+  const std::int64_t blocks = std::min<std::int64_t>(items, gpu_.properties().num_multiprocessors);
+  const gpu::LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1},
+                               {static_cast<unsigned>(kernels::kExpertRowsThreads), 1, 1},
+                               shared_bytes,
+                               true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);
+}
+
+void ExpertProducts::launch(const ExpertGemmArguments& a, bool many_rows, Stream stream) {
+  if (many_rows) return launch_many_rows(a, stream);
   const kernels::ExpertGemmParams params = gpu::expert_gemm_params(a);
   const std::string entry = fmt::format("expert_gemm_{}", dtype_name(a.x.dtype));
   const auto shared_bytes = static_cast<std::size_t>(kernels::expert_shared_bytes());

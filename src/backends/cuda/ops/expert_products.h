@@ -6,7 +6,8 @@
 
 namespace tessera::cuda {
 
-/// Products of many slots of a mixture of experts on the tensor cores (sm80/expert_gemm.cu).
+/// Products of many slots of a mixture of experts on the tensor cores (sm80/expert_gemm.cu,
+/// sm90/expert_many_rows.cu).
 class ExpertProducts {
  public:
   explicit ExpertProducts(CudaGpu& gpu);
@@ -19,7 +20,10 @@ class ExpertProducts {
   bool gemm(const ExpertGemmArguments& arguments, Stream stream);
 
  private:
-  void launch(const ExpertGemmArguments& arguments, Stream stream);
+  bool takes_many_rows(const ExpertGemmArguments& arguments) const;
+  /// many_rows: by Hopper's own products.
+  void launch(const ExpertGemmArguments& arguments, bool many_rows, Stream stream);
+  void launch_many_rows(const ExpertGemmArguments& arguments, Stream stream);
 
   CudaGpu& gpu_;
   gpu::StreamWorkspaces workspaces_;
