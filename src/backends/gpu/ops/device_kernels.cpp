@@ -54,6 +54,8 @@ std::string entry_for(std::string_view kernel, std::int64_t columns,
   return fmt::format("{}_{}", kernel, fits ? dtype_name(dtype) : "any");
 }
 
+constexpr const char* kAnyNorm = "rms_norm_any";
+
 /// "any", or the types of x, residual, out and weight that rms_norm.cu has a kernel for; and the part of the
 /// source that has it.
 std::pair<std::string, int> norm_entry(const RmsNormArguments& a, const kernels::RmsNormParams& p) {
@@ -66,7 +68,7 @@ std::pair<std::string, int> norm_entry(const RmsNormArguments& a, const kernels:
   const bool fits = x_fits && weight_fits && p.x.vector != 0 && p.out.vector != 0 && p.weight.vector != 0 &&
                     (!a.residual || p.residual.vector != 0) && p.columns % kernels::kGroupSize == 0 &&
                     p.columns <= std::int64_t{kNormThreads} * kNormGroups * kernels::kGroupSize;
-  if (!fits) return {"rms_norm_any", 1};
+  if (!fits) return {kAnyNorm, 1};
   return {fmt::format("rms_norm_{}_{}_{}_{}", dtype_name(a.x.dtype),
                       a.residual ? dtype_name(a.residual->dtype) : "none", dtype_name(out),
                       dtype_name(a.weight.dtype)),
@@ -195,8 +197,17 @@ void DeviceKernels::rms_norm(const RmsNormArguments& a, Stream stream) {
   p.head_stride = head_stride;
   p.heads = a.heads;
   p.eps = a.eps;
+  p.rows = a.x.rows;
   const std::int64_t rows = a.x.rows * a.heads;
   const auto [entry, only] = norm_entry(a, p);
+  // By its columns alone: a row's sums must not depend on how many there are.
+  if (entry != kAnyNorm && !a.residual && p.columns <= kernels::kMostShortNormColumns) {
+    const std::int64_t lanes = std::bit_ceil(static_cast<std::uint64_t>(p.columns / kernels::kGroupSize));
+    launch("common/rms_norm.cu", "rms_norm_short" + entry.substr(std::string_view("rms_norm").size()),
+           divide_up(rows, kernels::kShortNormThreads / lanes), kernels::kShortNormThreads, p, stream, 0, 1,
+           only);
+    return;
+  }
   launch("common/rms_norm.cu", entry, rows, row_threads(a.x.columns, rows, kNormGroups, kNormThreads), p,
          stream, 0, 1, only);
 }

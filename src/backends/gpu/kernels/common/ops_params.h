@@ -45,12 +45,15 @@ struct EmbeddingParams {
 /// Of a row's block at most; typed kernels take rows of up to kNormThreads * kNormGroups groups.
 constexpr int kNormThreads = 512;
 constexpr int kNormGroups = 4;  // of a thread
+/// rms_norm_short's blocks, and its columns: a group a lane of the smallest warps.
+constexpr int kShortNormThreads = 128;
+constexpr int kMostShortNormColumns = 256;
 
 struct RmsNormParams {
   RowsArgument x, out;
   RowsArgument residual;  // data null: none
   RowsArgument weight;
-  int64 columns;
+  int64 rows, columns;
   int64 head_stride;
   int heads;
   float eps;

@@ -2,7 +2,8 @@
 //
 // Grid: (rows * heads); one block a row. Where all rows stand at multiples of 16 bytes, a thread keeps up to
 // 4 groups of 8 columns in registers between the sum and the result; rms_norm_any takes everything else, one
-// element at a time.
+// element at a time. Rows of at most 256 columns without a residual, as a prompt's thousands of heads are,
+// share warps (rms_norm_short): a group a lane, whole rows in as many lanes as the next power of two.
 
 #include "common/rows.cuh"
 
@@ -108,6 +109,50 @@ TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
   }
 }
 
+template <class In, class Out, class W>
+TESSERA_DEVICE void rms_norm_short(const RmsNormParams& p) {
+  allow_next_kernel();
+  const int groups = static_cast<int>(p.columns) / kGroupSize;
+  int lanes = 1;
+  while (lanes < groups) lanes *= 2;
+  const int group = thread_x() % lanes;
+  const int64 index = static_cast<int64>(block_x()) * (block_size() / lanes) + thread_x() / lanes;
+  const bool exists = index < p.rows * p.heads && group < groups;
+  const int64 row = index / p.heads;
+  const int64 head = index - row * p.heads;
+  wait_for_prior_kernels();
+  float a[kGroupSize] = {};
+  if (exists) {
+    PackedGroup<In> v;
+    v.load(static_cast<const In*>(p.x.data) + row * p.x.row_stride + head * p.head_stride, group);
+    v.get(a);
+  }
+  const auto sum_of_squares = [&](float shrink) {
+    float sum = 0.0f;
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) sum += a[i] * shrink * (a[i] * shrink);
+    for (int mask = 1; mask < lanes; mask *= 2) sum += shuffle_xor(sum, mask);
+    return sum;
+  };
+  float sum = sum_of_squares(1.0f);
+  float shrink = 1.0f;
+  if (warp_any(sum == infinity())) {
+    const float smaller = sum_of_squares(kNormShrink);
+    if (sum == infinity()) {
+      shrink = kNormShrink;
+      sum = smaller;
+    }
+  }
+  if (!exists) return;
+  const float norm = 1.0f / sqrtf(sum / static_cast<float>(p.columns) + p.eps * shrink * shrink);
+  float w[kGroupSize];
+  load_typed<W>(p.weight.data, group * kGroupSize, kGroupSize, true, w);
+  TESSERA_UNROLL
+  for (int i = 0; i < kGroupSize; ++i) a[i] = a[i] * shrink * norm * w[i];
+  store_typed<Out>(p.out.data, row * p.out.row_stride + head * p.head_stride + group * kGroupSize, kGroupSize,
+                   true, a);
+}
+
 /// A value to be normed; the residual must already hold the sum.
 TESSERA_DEVICE float norm_input(const RmsNormParams& p, int64 x_row, int64 residual_row, int64 column) {
   return p.residual.data != nullptr ? load_scalar(p.residual, residual_row + column)
@@ -122,35 +167,48 @@ TESSERA_DEVICE float norm_input(const RmsNormParams& p, int64 x_row, int64 resid
 #define TESSERA_ONLY 0
 #endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
-#define TESSERA_NORMS_F32(X)                           \
-  X(f32_none_f32_f32, float, NoResidual, float, float) \
-  X(f32_f32_f32_f32, float, float, float, float)
+#define TESSERA_SHORT_NORMS_F32(X) X(f32_none_f32_f32, float, NoResidual, float, float)
+#define TESSERA_NORMS_F32(X) TESSERA_SHORT_NORMS_F32(X) X(f32_f32_f32_f32, float, float, float, float)
 #else
+#define TESSERA_SHORT_NORMS_F32(X)
 #define TESSERA_NORMS_F32(X)
 #endif
-#define TESSERA_NORMS_16BIT(X, name, T)                \
+#define TESSERA_SHORT_NORMS_16BIT(X, name, T)          \
   X(name##_none_##name##_##name, T, NoResidual, T, T)  \
   X(name##_none_##name##_f32, T, NoResidual, T, float) \
-  X(name##_##name##_##name##_##name, T, T, T, T)       \
-  X(name##_f32_##name##_##name, T, float, T, T)        \
-  X(name##_f32_##name##_f32, T, float, T, float)       \
   X(f32_none_##name##_##name, float, NoResidual, T, T) \
   X(f32_none_##name##_f32, float, NoResidual, T, float)
+#define TESSERA_NORMS_16BIT(X, name, T)          \
+  TESSERA_SHORT_NORMS_16BIT(X, name, T)          \
+  X(name##_##name##_##name##_##name, T, T, T, T) \
+  X(name##_f32_##name##_##name, T, float, T, T)  \
+  X(name##_f32_##name##_f32, T, float, T, float)
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
+#define TESSERA_SHORT_NORMS_F16(X) TESSERA_SHORT_NORMS_16BIT(X, f16, f16)
 #define TESSERA_NORMS_F16(X) TESSERA_NORMS_16BIT(X, f16, f16)
 #else
+#define TESSERA_SHORT_NORMS_F16(X)
 #define TESSERA_NORMS_F16(X)
 #endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 3
+#define TESSERA_SHORT_NORMS_BF16(X) TESSERA_SHORT_NORMS_16BIT(X, bf16, bf16)
 #define TESSERA_NORMS_BF16(X) TESSERA_NORMS_16BIT(X, bf16, bf16)
 #else
+#define TESSERA_SHORT_NORMS_BF16(X)
 #define TESSERA_NORMS_BF16(X)
 #endif
+#define TESSERA_SHORT_NORMS(X) \
+  TESSERA_SHORT_NORMS_F32(X) TESSERA_SHORT_NORMS_F16(X) TESSERA_SHORT_NORMS_BF16(X)
 #define TESSERA_NORMS(X) TESSERA_NORMS_F32(X) TESSERA_NORMS_F16(X) TESSERA_NORMS_BF16(X)
 
 #define TESSERA_NORM_KERNEL(name, In, Residual, Out, W) \
   TESSERA_KERNEL(rms_norm_##name, kNormThreads)(const RmsNormParams p) { rms_norm<In, Residual, Out, W>(p); }
 TESSERA_NORMS(TESSERA_NORM_KERNEL)
+#define TESSERA_SHORT_NORM_KERNEL(name, In, Residual, Out, W)                       \
+  TESSERA_KERNEL(rms_norm_short_##name, kShortNormThreads)(const RmsNormParams p) { \
+    rms_norm_short<In, Out, W>(p);                                                  \
+  }
+TESSERA_SHORT_NORMS(TESSERA_SHORT_NORM_KERNEL)
 
 TESSERA_KERNEL(rms_norm_any, kNormThreads)(const RmsNormParams p) {
   TESSERA_SHARED(scratch, float[kMaxWarps]);
