@@ -495,12 +495,21 @@ TEST_P(OpsExpertGemm, OfAlignedRowsErrsAtMostTwiceAsMuchAsANaiveSum) {
   for (const ExpertProducts& s : std::vector(shapes.begin(), shapes.begin() + num_shapes)) check(s, 16);
 }
 
+// Rows that are no whole pieces of 256 columns, and experts with no, few and some 20 slots.
+TEST_P(OpsExpertGemm, OfSomeSlotsErrsAtMostTwiceAsMuchAsANaiveSum) {
+  if (backend_is_slow()) GTEST_SKIP() << "plain kernels have seen all that they ask for";
+  for (const ExpertProducts& s :
+       {ExpertProducts{20, 4, 2, 72, 288, true}, ExpertProducts{4, 9, 2, 136, 1024, false},
+        ExpertProducts{45, 5, 2, 272, 544, true}})
+    check(s, 16);
+}
+
 // Some 200, 20 and 370 slots an expert: tiles that are nearly full, or nearly empty, and several of one.
 TEST_P(OpsExpertGemm, OfManySlotsErrsAtMostTwiceAsMuchAsANaiveSum) {
   if (!is_tuned() || backend_is_slow()) GTEST_SKIP() << "plain kernels have seen all that they ask for";
-  for (const ExpertProducts& s : {ExpertProducts{300, 3, 2, 136, 512, true},
-                                  ExpertProducts{40, 4, 2, 264, 256, false},
-                                  ExpertProducts{1100, 3, 1, 72, 288, true}})
+  for (const ExpertProducts& s :
+       {ExpertProducts{300, 3, 2, 136, 512, true}, ExpertProducts{40, 4, 2, 264, 256, false},
+        ExpertProducts{1100, 3, 1, 72, 288, true}})
     check(s, 16);
 }
 

@@ -18,9 +18,6 @@ namespace tessera::cuda {
 
 using kernels::kTileRows;
 
-namespace {
-
-/// Zeros if the kernel does not take it.
 kernels::BlockRowsFormat rows_format(DType weight) {
   return dispatch_weight(weight, []<class T>() {
     if constexpr (is_block_format<T>) {
@@ -29,8 +26,6 @@ kernels::BlockRowsFormat rows_format(DType weight) {
     return kernels::BlockRowsFormat{};
   });
 }
-
-}  // namespace
 
 bool has_pieces(const kernels::StreamParams& stream, std::int64_t piece_bytes) {
   const kernels::GemmParams& p = stream.gemm;

@@ -9,10 +9,14 @@
 #include "tessera/device.h"
 
 namespace tessera::kernels {
+struct BlockRowsFormat;
 struct StreamParams;
-}
+}  // namespace tessera::kernels
 
 namespace tessera::cuda {
+
+/// What sm90/gemm_few_rows_blocks.cu has to know of a format; zeros if it doesn't take it.
+kernels::BlockRowsFormat rows_format(DType weight);
 
 /// Whether the rows of w are whole pieces of `piece_bytes` (0: none) that kernels find: at multiples of 16
 /// bytes, and 32 bits count its bytes and what may be read behind them.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "backends/cuda/ops/block_rows_products.h"
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/runtime/tensor_map.h"
 #include "backends/gpu/ops/kernel_arguments.h"
@@ -17,6 +18,7 @@
 #include "core/block_format.h"
 #include "core/rounding.h"
 #include "sm80/expert_gemm_traits.h"
+#include "sm90/expert_blocks.h"
 #include "sm90/expert_many_rows.h"
 
 namespace tessera::cuda {
@@ -34,9 +36,9 @@ bool has_16_bit_weights(const ExpertGemmArguments& a) {
   return gpu::is_16_bit(a.x.dtype) && a.weight.dtype == a.x.dtype;
 }
 
-/// gpu::most_slots_apart of weights of 16 bits: where half of the experts have a slot, some have two, whose
-/// weights tiles read once (docs/kernels/experts.md).
-std::int64_t most_16_bit_slots_apart(const ExpertGemmArguments& a) {
+/// gpu::most_slots_apart where tiles read weights of 16 bits or of blocks once: where half of the experts
+/// have a slot, some have two (docs/kernels/experts.md).
+std::int64_t most_slots_apart(const ExpertGemmArguments& a) {
   constexpr std::int64_t kRows = 4;
   return std::max<std::int64_t>(kRows * a.routing.num_slots, a.routing.num_experts / 2);
 }
@@ -63,6 +65,7 @@ ExpertGemmArguments some_experts(const ExpertGemmArguments& a, int first, int ex
 ExpertProducts::ExpertProducts(CudaGpu& gpu) : gpu_(gpu), workspaces_(gpu, "widened weights of experts") {}
 
 bool ExpertProducts::takes(const ExpertGemmArguments& a) const {
+  if (slots_of_blocks(a) > 0) return true;
   const bool is_16_bit = has_16_bit_weights(a);
   const bool is_blocks = block_format(a.weight.dtype).elements > 1 && a.x.dtype == DType::kBF16 &&
                          a.out.dtype == DType::kBF16 && !a.batch_invariant;
@@ -70,10 +73,14 @@ bool ExpertProducts::takes(const ExpertGemmArguments& a) const {
   if (gpu::rows_of(a.x).vector == 0 || !is_at_vectors(a.weight.data) || a.weight.columns % 8 != 0)
     return false;
   return a.batch_invariant ||
-         num_slots_in_all(a) > (is_16_bit ? most_16_bit_slots_apart(a) : gpu::most_slots_apart(a));
+         num_slots_in_all(a) > (is_16_bit ? most_slots_apart(a) : gpu::most_slots_apart(a));
 }
 
 bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
+  if (const int slots = slots_of_blocks(a); slots > 0) {
+    launch_blocks(a, slots, stream);
+    return true;
+  }
   if (!takes(a)) return false;
   const bool many_rows = takes_many_rows(a);
   if (has_16_bit_weights(a)) {
@@ -94,6 +101,50 @@ bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
     launch(some_experts(a, first, count, scratch), many_rows, stream);
   }
   return true;
+}
+
+int ExpertProducts::slots_of_blocks(const ExpertGemmArguments& a) const {
+  // With fewer than half a slot an expert few slots share weights; with more than 24, widening them once is
+  // less.
+  constexpr std::int64_t kMostOfExpert = 24;
+  const std::int64_t slots = num_slots_in_all(a), experts = a.routing.num_experts;
+  if (gpu_.properties().compute_capability != 90 || a.batch_invariant || !gpu::is_16_bit(a.x.dtype) ||
+      (a.out.dtype != a.x.dtype && a.out.dtype != DType::kF32) ||
+      !gpu::is_aligned(a.x.data, a.x.dtype, a.x.row_stride) || slots <= most_slots_apart(a) ||
+      slots > kMostOfExpert * experts)
+    return 0;
+  const kernels::BlockRowsFormat format = rows_format(a.weight.dtype);
+  const std::int64_t elements = block_format(a.weight.dtype).elements;
+  if (format.piece_bytes == 0 || a.weight.columns % elements != 0) return 0;
+  // Pieces that are multiples of 16 bytes have to be whole; of others a row's last may go on behind it.
+  if (a.weight.columns % (format.piece_bytes % 16 == 0 ? kernels::kPieceColumns : elements) != 0) return 0;
+  const kernels::ExpertGemmParams p = gpu::expert_gemm_params(a);
+  if (!is_at_vectors(a.weight.data) || p.expert_bytes % kernels::kMovedBytes != 0 ||
+      p.expert_bytes > std::numeric_limits<std::int32_t>::max())
+    return 0;
+  return slots > 12 * experts ? 32 : 16;
+}
+
+void ExpertProducts::launch_blocks(const ExpertGemmArguments& a, int slots, Stream stream) {
+  kernels::ExpertBlocksParams params{};
+  params.product = gpu::expert_gemm_params(a);
+  params.w_tiles =
+      static_cast<int>(divide_up<std::int64_t>(rows_of_expert(a), kernels::block_rows_tile(slots)));
+  params.row_bytes =
+      static_cast<unsigned>(dtype_bytes(a.weight.dtype, static_cast<std::size_t>(a.weight.columns)));
+  const std::string entry = fmt::format("expert_blocks_{}_{}", dtype_name(a.x.dtype), slots);
+  const gpu::ModuleSpec module{"sm90/expert_blocks.cu",
+                               {gpu::blocks_define(a.weight.dtype), part_of_16_bit_define(a.x.dtype)}};
+  const auto shared_bytes =
+      static_cast<std::size_t>(kernels::block_rows_shared_bytes(rows_format(a.weight.dtype), slots));
+  const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, shared_bytes);
+  const std::int64_t items = std::int64_t{params.w_tiles} * gpu::most_expert_tiles(a, slots);
+  const std::int64_t blocks = std::min<std::int64_t>(items, gpu_.properties().num_multiprocessors);
+  const gpu::LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1},
+                               {static_cast<unsigned>(kernels::block_rows_threads(slots)), 1, 1},
+                               shared_bytes,
+                               true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);
 }
 
 bool ExpertProducts::takes_many_rows(const ExpertGemmArguments& a) const {

@@ -7,7 +7,7 @@
 namespace tessera::cuda {
 
 /// Products of many slots of a mixture of experts on the tensor cores (sm80/expert_gemm.cu,
-/// sm90/expert_many_rows.cu).
+/// sm90/expert_blocks.cu, sm90/expert_many_rows.cu).
 class ExpertProducts {
  public:
   explicit ExpertProducts(CudaGpu& gpu);
@@ -20,6 +20,9 @@ class ExpertProducts {
   bool gemm(const ExpertGemmArguments& arguments, Stream stream);
 
  private:
+  /// Slots that share a tile of blocks in sm90/expert_blocks.cu: 16 or 32; 0: it doesn't take them.
+  int slots_of_blocks(const ExpertGemmArguments& arguments) const;
+  void launch_blocks(const ExpertGemmArguments& arguments, int slots, Stream stream);
   bool takes_many_rows(const ExpertGemmArguments& arguments) const;
   /// many_rows: by Hopper's own products.
   void launch(const ExpertGemmArguments& arguments, bool many_rows, Stream stream);

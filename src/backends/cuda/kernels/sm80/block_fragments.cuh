@@ -177,16 +177,31 @@ struct BlockFragment<formats::IQ4_NL> : FragmentOf32<formats::IQ4_NL, false> {
   }
 };
 
+/// Numbers of a sign, two bits of an exponent and one of a mantissa are fp16's as they are, but 2^14 times as
+/// small; those of 0 as exponent are subnormal in both. The format's integers are twice as large.
 template <>
-struct BlockFragment<formats::MXFP4> : FragmentOf<32, 0, false> {
+struct BlockFragment<formats::MXFP4> : FragmentOf<32, 0, true> {
   TESSERA_DEVICE void operands(int group, BlockOperands& a) const {
-    constexpr unsigned kTable[4] = {0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu};
     TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r)
-      look_up_operands(kTable, rows.word(r, group * formats::MXFP4::kBytes + 1, 4 * t), r, a);
+    for (int r = 0; r < 2; ++r) {
+      const unsigned word = rows.any_word(r, group * formats::MXFP4::kBytes + 1, 4 * t);
+      TESSERA_UNROLL
+      for (int pair = 0; pair < 2; ++pair) {
+        a[0][2 * pair + r] = numbers_at(word, 8 * pair);
+        a[1][2 * pair + r] = numbers_at(word, 8 * pair + 4);
+      }
+    }
   }
   TESSERA_DEVICE float scale(int group, int, int r) const {
-    return formats::MXFP4::step<float>(rows.row[r] + group * formats::MXFP4::kBytes, 0).step;
+    return formats::MXFP4::step<float>(rows.row[r] + rows.behind[r] + group * formats::MXFP4::kBytes, 0).step;
+  }
+  TESSERA_DEVICE float final_scale(int) const { return 32768.0f; }
+
+ private:
+  /// Those from `bit` and from bit + 16 on.
+  TESSERA_DEVICE static unsigned numbers_at(unsigned word, int bit) {
+    const unsigned magnitudes = bit <= 9 ? word << maximum(9 - bit, 0) : word >> maximum(bit - 9, 0);
+    return (word << (12 - bit) & 0x80008000u) | (magnitudes & 0x0e000e00u);
   }
 };
 

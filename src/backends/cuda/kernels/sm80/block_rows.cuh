@@ -23,6 +23,13 @@ struct PieceRows {
     if (bytes_behind == 0) return words[0];
     return byte_permute(words[0], words[1], 0x3210u + static_cast<unsigned>(bytes_behind) * 0x1111u);
   }
+  /// The same of rows that begin at any multiple of 2 bytes and constants of any.
+  TESSERA_DEVICE unsigned any_word(int r, int constant, int variable = 0) const {
+    const unsigned shift = static_cast<unsigned>(constant % 4) + behind[r];
+    const unsigned* words =
+        reinterpret_cast<const unsigned*>(row[r] + constant / 4 * 4 + variable + shift / 4 * 4);
+    return byte_permute(words[0], words[1], 0x3210u + shift % 4 * 0x1111u);
+  }
   TESSERA_DEVICE unsigned half_bits(int r, int offset) const {
     return *reinterpret_cast<const unsigned short*>(row[r] + offset + behind[r]);
   }

@@ -67,13 +67,13 @@ struct UnitCopies {
   unsigned to[kVectorsPerLane];    // its lowest bits are free for the number of the vector in its row
   unsigned span;                   // bytes from the unit's first on to its last row's last
 
-  TESSERA_DEVICE UnitCopies(const StreamParams& p, unsigned row_bytes, int lane)
-      : span(static_cast<unsigned>(p.rows_apart + kTileRows / 2) * row_bytes) {
+  TESSERA_DEVICE UnitCopies(int rows_apart, unsigned row_bytes, int lane)
+      : span(static_cast<unsigned>(rows_apart + kTileRows / 2) * row_bytes) {
     TESSERA_UNROLL
     for (int i = 0; i < kVectorsPerLane; ++i) {
       const int row = (lane + i * 32) / Piece::kVectors;
       const int vector = (lane + i * 32) % Piece::kVectors;
-      from[i] = static_cast<unsigned>(row % 8 + row / 8 * p.rows_apart) * row_bytes;
+      from[i] = static_cast<unsigned>(row % 8 + row / 8 * rows_apart) * row_bytes;
       to[i] = static_cast<unsigned>(row * Piece::kStrideBytes + vector * 16);
       if (Piece::kIsAligned) {
         from[i] += static_cast<unsigned>(vector) * 16;

@@ -37,7 +37,7 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
   float* turns = reinterpret_cast<float*>(normed + (kIsNormed ? p.m * p.k / kGroupSize : 0));
 
   allow_next_kernel();
-  const UnitCopies<Format> copies(stream, row_bytes, lane);
+  const UnitCopies<Format> copies(stream.rows_apart, row_bytes, lane);
   UnitCursor next(groups, warp, pieces, at_once);
   const auto load_next = [&](int stage) {
     if (!next.is_done(groups)) {

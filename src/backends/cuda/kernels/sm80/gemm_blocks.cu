@@ -183,7 +183,7 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
                        static_cast<int>(p.m + 1) / 2};
 
   allow_next_kernel();
-  const UnitCopies<Format> copies(stream, row_bytes, lane);
+  const UnitCopies<Format> copies(stream.rows_apart, row_bytes, lane);
   UnitCursor next(groups, warp, pieces, at_once);
   const auto load_next = [&](int stage) {
     if (!next.is_done(groups)) {

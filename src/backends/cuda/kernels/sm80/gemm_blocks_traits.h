@@ -48,7 +48,10 @@ struct WeightPiece {
   static constexpr int kBlocks = kPieceColumns / Format::kElements;
   static constexpr int kBytes = kBlocks * Format::kBytes;
   static constexpr bool kIsAligned = kBytes % 16 == 0;
-  static constexpr int kVectors = parts_of(kBytes + 16 - greatest_divisor_of_16(kBytes), 16);
+  /// Pieces begin at multiples of this, from a multiple of 16 on: rows of small blocks needn't be whole
+  /// pieces.
+  static constexpr int kStep = kIsAligned || kBlocks == 1 ? greatest_divisor_of_16(kBytes) : 1;
+  static constexpr int kVectors = parts_of(kBytes + 16 - kStep, 16);
   /// Lanes read pairs of words where whole K blocks are multiples of 16 bytes.
   static constexpr bool kReadsPairs = Format::kElements == 256 && Format::kBytes % 16 == 0;
   static constexpr int kStrideBytes = padded_vectors(kVectors, kReadsPairs) * 16;

@@ -38,6 +38,18 @@ class RowsOfX {
   static constexpr int kPanels = kPieceColumns / 64;
 
  public:
+  /// Of an x whose row first_row + lane / 8 begins at `x`, zeros from column `columns` on, a multiple of 8.
+  TESSERA_DEVICE void load_row(const X* x, int first_row, int piece, int columns) {
+    lane_ = thread_x() % 32;
+    row_ = first_row + lane_ / 8;
+    const int column = piece * kPieceColumns + lane_ % 8 * 8;
+    TESSERA_UNROLL
+    for (int panel = 0; panel < kPanels; ++panel) {
+      packed_[panel] = {};
+      if (column + panel * 64 < columns)
+        packed_[panel] = *reinterpret_cast<const Vector<unsigned, 4>*>(x + column + panel * 64);
+    }
+  }
   TESSERA_DEVICE void load(const GemmParams& gemm, int first_row, int piece) {
     lane_ = thread_x() % 32;
     row_ = first_row + lane_ / 8;

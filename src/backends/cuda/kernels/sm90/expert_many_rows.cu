@@ -16,7 +16,7 @@
 // the same slots are neighbours and read x from the L2 cache. Which items there are nobody but the device
 // knows: those that copy walk over routing.offsets and tell the others.
 
-#include "common/expert_slots.cuh"
+#include "sm90/expert_items.cuh"
 #include "sm90/expert_many_rows.h"
 #include "sm90/ring_barriers.cuh"
 #include "sm90/wgmma.cuh"
@@ -48,44 +48,8 @@ struct SharedStorage {
   RingBarriers<kExpertRowsItems> item_ring;
 };
 static_assert(sizeof(Stage) == expert_rows_stage_bytes() &&
-                  sizeof(SharedStorage) + 1024 <= expert_rows_shared_bytes(),
+                  sizeof(SharedStorage) <= expert_rows_shared_bytes(),
               "the host asks for as much");
-
-/// The block's items.
-class Items {
- public:
-  TESSERA_DEVICE explicit Items(const ExpertRowsParams& p)
-      : p_(p), r_(p.product.routing), item_(block_x()), begin_(r_.offsets[0]), end_(r_.offsets[1]) {}
-
-  TESSERA_DEVICE bool next() {
-    const int tile = item_ / p_.w_tiles;
-    w_tile_ = item_ - tile * p_.w_tiles;
-    item_ += grid_x();
-    for (;;) {
-      const int tiles = (end_ - begin_ + kExpertRowsSlots - 1) / kExpertRowsSlots;
-      if (tile < tiles_before_ + tiles) break;
-      if (expert_ + 1 == r_.num_experts) return false;
-      tiles_before_ += tiles;
-      ++expert_;
-      begin_ = end_;
-      end_ = r_.offsets[expert_ + 1];
-    }
-    first_ = begin_ + (tile - tiles_before_) * kExpertRowsSlots;
-    count_ = minimum(end_ - first_, kExpertRowsSlots);
-    return true;
-  }
-  TESSERA_DEVICE int expert() const { return expert_; }
-  TESSERA_DEVICE int first_row() const { return w_tile_ * kExpertRowsTile; }  ///< of the expert's w
-  TESSERA_DEVICE int count() const { return count_; }
-  /// Which of all slots slot i of the item is.
-  TESSERA_DEVICE int slot(int i) const { return r_.order[first_ + i]; }
-
- private:
-  const ExpertRowsParams& p_;
-  const RoutingParams& r_;
-  int item_, begin_, end_;
-  int expert_ = 0, tiles_before_ = 0, w_tile_ = 0, first_ = 0, count_ = 0;
-};
 
 TESSERA_DEVICE int steps_of(const ExpertRowsParams& p) {
   return static_cast<int>((p.product.gemm.k + kExpertRowsStep - 1) / kExpertRowsStep);
@@ -101,15 +65,16 @@ TESSERA_DEVICE void copy_items(const ExpertRowsParams& p, SharedStorage& smem) {
   const int row_bytes = static_cast<int>(g.x.row_stride * sizeof(T));
   const auto* const x = static_cast<const unsigned char*>(g.x.data) + chunk * 16;
   int count = 0;
-  Items items(p);
+  ExpertItems items(p.product.routing, p.w_tiles, kExpertRowsSlots);
   for (int number = 0;; ++number) {
     const bool exists = items.next();
     int rows[kGathers];  // of x
     smem.item_ring.wait_emptied(number);
     ItemSlot& item = smem.items[number % kExpertRowsItems];
+    const int first_row = items.w_tile() * kExpertRowsTile;
     if (thread == 0) {
       item.expert = exists ? items.expert() : -1;
-      item.first_row = items.first_row();
+      item.first_row = first_row;
       item.count = items.count();
     }
     TESSERA_UNROLL
@@ -122,15 +87,15 @@ TESSERA_DEVICE void copy_items(const ExpertRowsParams& p, SharedStorage& smem) {
     sync_warp();
     if (thread % 32 == 0) mbarrier_arrive(shared_address(&smem.item_ring.filled[number % kExpertRowsItems]));
     if (!exists) return;
-    const int first_row = items.expert() * static_cast<int>(g.n) + items.first_row();
+    const int row_of_all = items.expert() * static_cast<int>(g.n) + first_row;
     for (int step = 0; step < steps_of(p); ++step, ++count) {
       Stage& stage = smem.stages[count % kExpertRowsStages];
       const unsigned filled = shared_address(&smem.ring.filled[count % kExpertRowsStages]);
       smem.ring.wait_emptied(count);
       if (thread == 0) {
         mbarrier_arrive_expect_tx(filled, sizeof(stage.w));
-        cp_async_bulk_tensor_2d(shared_address(stage.w), &p.weight, filled, step * kExpertRowsStep, first_row,
-                                kEvictNormal);
+        cp_async_bulk_tensor_2d(shared_address(stage.w), &p.weight, filled, step * kExpertRowsStep,
+                                row_of_all, kEvictNormal);
       }
       sync_warp();
       const int column = step * kExpertRowsStep + chunk * 8;
@@ -284,9 +249,8 @@ class Multiplier {
 
 template <class T>
 TESSERA_DEVICE void expert_many_rows(const ExpertRowsParams& p) {
-  TESSERA_DYNAMIC_SHARED(shared);
-  SharedStorage& smem =
-      *reinterpret_cast<SharedStorage*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
   if (thread_x() == 0) {
     smem.ring.start(4 * kExpertRowsWarpgroups, kWarpgroup + 1);
     smem.item_ring.start(4 * kExpertRowsWarpgroups, kWarpgroup / 32);

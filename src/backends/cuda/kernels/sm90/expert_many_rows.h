@@ -22,9 +22,9 @@ constexpr int kExpertStoredBuffers = 2;
 TESSERA_TRAIT int expert_rows_stage_bytes() {
   return (kExpertRowsTile + kExpertRowsSlots) * kExpertRowsStep * 2;
 }
-/// The ring and the buffers of results, at a multiple of 1024 bytes, items and barriers.
+/// The ring, the buffers of results, items and barriers.
 TESSERA_TRAIT int expert_rows_shared_bytes() {
-  return 1024 + kExpertRowsStages * (expert_rows_stage_bytes() + 16) +
+  return kExpertRowsStages * (expert_rows_stage_bytes() + 16) +
          kExpertRowsItems * (kExpertRowsSlots * 4 + 32) +
          kExpertRowsWarpgroups * kExpertStoredBuffers * kExpertStoredSlots * 64 * 2;
 }
