@@ -152,6 +152,7 @@ bool ExpertProducts::takes_many_rows(const ExpertGemmArguments& a) const {
   const gpu::DeviceProperties& device = gpu_.properties();
   return device.compute_capability == 90 && device.has_tensor_maps && !a.batch_invariant &&
          a.out.dtype == a.x.dtype && gpu::is_aligned(a.out.data, a.out.dtype, a.out.row_stride) &&
+         a.x.row_stride < std::numeric_limits<int>::max() / 2 &&
          rows_of_expert(a) % kernels::kGroupSize == 0 && a.weight.columns % kernels::kGroupSize == 0 &&
          num_slots_in_all(a) >= kSlotsOfExpert * a.routing.num_experts &&
          a.weight.rows < std::numeric_limits<int>::max() - kernels::kExpertRowsTile;
