@@ -266,7 +266,7 @@ void BlockProducts::multiply_in_passes(const GemmArguments& a, std::optional<Gat
   const std::int64_t most = most_rows(a.x.dtype);
   for (std::int64_t begin = 0; begin < a.x.rows; begin += most) {
     const GemmArguments rows = gpu::rows_from(a, begin, std::min(most, a.x.rows - begin));
-    launch(*block_gemm_launch(rows, activation, gpu_.properties()), stream);
+    launch(block_gemm_launch(rows, activation, gpu_.properties()).value(), stream);
   }
 }
 

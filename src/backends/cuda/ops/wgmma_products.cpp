@@ -100,7 +100,7 @@ WgmmaProducts::WgmmaProducts(CudaGpu& device, bool has_library)
 bool WgmmaProducts::takes_rows(const StreamParams& p, const GemmArguments& a) const {
   if (a.batch_invariant) return true;
   if (a.x.rows <= kernels::kMostFewRows) return a.x.rows >= kLeastRows;
-  // The library adds nothing but a bias of the result's type, to nothing else.
+  // The library takes no bias of another type than the result's, and none where it adds to what is there.
   if (a.bias && (a.bias->dtype != a.out.dtype || a.accumulate)) return true;
   // An activation after it is a kernel of its own behind the library's product.
   return !has_library_ || (p.gemm.gated != 0 && a.x.rows >= kLeastGatedRows);
