@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"bench", "attention", "--top-left"}, "--top-left"},
         WrongUsage{{"bench", "kernels", "--backend", "unfused"}, "no backend 'unfused' with these kernels"},
         WrongUsage{{"bench", "kernels", "--filter", "abacus"}, "no kernel"},
-        WrongUsage{{"bench", "model"}, "either --model"},
+        WrongUsage{{"bench", "model"}, "one of --model"},
         WrongUsage{{"bench", "model", "--shape", "llama-9000b"}, "llama-1b"},
         WrongUsage{{"explain", "attention", "--mask", "paper"}, "'paper' is not one of"},
         WrongUsage{{"explain", "attention", "--batch", "0"}, "--batch: 0 is not at least 1"},
