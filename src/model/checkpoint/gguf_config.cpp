@@ -216,10 +216,6 @@ void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, Mod
   set_sliding_window(config, window, std::move(layers));
 }
 
-bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
-  return id && *id >= 0 && *id < vocab_size;
-}
-
 /// Throws for what no field of a ModelConfig says.
 void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
@@ -396,6 +392,10 @@ void read_control_tokens(const GgufFile& file, ModelConfig& config) {
 }
 
 }  // namespace
+
+bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
+  return id && *id >= 0 && *id < vocab_size;
+}
 
 Architecture read_gguf_architecture(const GgufFile& file) {
   const ArchitectureKeys keys(file);

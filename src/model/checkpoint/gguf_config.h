@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,6 +20,9 @@ struct GgufPart {
   GgufPart(std::span<const std::byte> content, const std::string& source)
       : file(content, source), bytes(content) {}
 };
+
+/// Whether what a key of the metadata says is a token of the vocabulary.
+bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size);
 
 /// Throws Error{kUnsupported} that lists those which load.
 Architecture read_gguf_architecture(const GgufFile& file);
