@@ -165,6 +165,7 @@ enum class GatedActivation {
   /// gated_activation alone, not of products.
   kClampedSwiGlu,
   kReluSquared,  ///< max(gate, 0)^2 * up.  So et al., "Primer" (2021). Of gated_activation alone, too
+  kSigmoid,      ///< sigmoid(gate) * up.  Dauphin et al. (2017). Of gated_activation alone, too
 };
 inline constexpr float kClampedSwiGluAlpha = 1.702f, kClampedSwiGluLimit = 7.0f;
 
@@ -295,6 +296,58 @@ struct CombineExpertsArguments {
   int num_slots = 0;
   bool accumulate = false;
 };
+
+/// Rows of several sequences, one sequence's after the other's, of kernels that bring a state from a
+/// sequence's rows to its next ones. In the device's memory.
+struct SequenceRows {
+  const std::int32_t* cu_seqlens = nullptr;  ///< (batch + 1): first rows, from 0 to the number of rows
+  /// (batch): tokens of the sequence, these included. Where they are all it has, it begins: its state counts
+  /// as zeros, whatever it holds.
+  const std::int32_t* seq_lens = nullptr;
+  const std::int32_t* slots = nullptr;  ///< (batch), distinct: which of the states is the sequence's
+  std::int64_t batch = 0;
+  std::int64_t seq_len_q = 0;  ///< most rows of any sequence
+  std::int64_t num_slots = 0;  ///< states that there are
+};
+
+/// A short convolution over the rows of each sequence, channel by channel: with u = x (* x_gate),
+/// y[t][c] = sum of weight[c][j] u[t - (taps - 1) + j][c] over j (+ bias[c]), silu(y) if activated, then
+/// (* out_gate[t][c]). The sequence's earlier rows are those that the state holds.
+struct CausalConvArguments {
+  Matrix x;                        ///< (rows, channels)
+  std::optional<Matrix> x_gate;    ///< the same shape
+  std::optional<Matrix> out_gate;  ///< the same shape
+  Weight weight;                   ///< (channels, taps), f32; 2 to kMostConvTaps taps
+  std::optional<Weight> bias;      ///< (1, channels), f32
+  bool is_activated = false;
+  Matrix out;              ///< (rows, channels), apart from the others
+  float* state = nullptr;  ///< (slots, taps - 1, channels): u of the last rows, the oldest first
+  SequenceRows sequences;
+};
+inline constexpr int kMostConvTaps = 8;
+
+/// The gated delta rule.  Yang, Kautz & Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule"
+/// (2024). Each head's state is a matrix S that keys turn into values; a token's is
+///   S = exp(g) S;  S += (beta (v - S k)) k^T;  out = S q
+/// with k and q divided by their lengths, sqrt(sum of squares + kDeltaLengthEps), and q also by
+/// sqrt(key_dim), g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b). A head of keys and queries
+/// serves num_value_heads / num_key_heads heads of values that follow one another.
+struct GatedDeltaArguments {
+  Matrix q, k;     ///< (rows, num_key_heads * key_dim)
+  Matrix v;        ///< (rows, num_value_heads * value_dim)
+  Matrix a, b;     ///< (rows, num_value_heads)
+  Weight a_log;    ///< (1, num_value_heads), f32
+  Weight dt_bias;  ///< (1, num_value_heads), f32
+  int num_key_heads = 0;
+  int num_value_heads = 0;
+  int key_dim = 0;  ///< at most kMostDeltaKeyDim
+  int value_dim = 0;
+  Matrix out;              ///< (rows, num_value_heads * value_dim), apart from the others
+  float* state = nullptr;  ///< (slots, num_value_heads, value_dim, key_dim)
+  SequenceRows sequences;
+};
+inline constexpr int kMostDeltaKeyDim = 256;
+inline constexpr float kDeltaLengthEps = 1e-6f;
 
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.
 struct SoftmaxArguments {

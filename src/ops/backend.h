@@ -141,6 +141,8 @@ class OpsBackend {
   /// takes_fused_expert_gemm().
   virtual void expert_gemm(const ExpertGemmArguments& arguments, Stream stream) = 0;
   virtual void combine_experts(const CombineExpertsArguments& arguments, Stream stream) = 0;
+  virtual void causal_conv(const CausalConvArguments& arguments, Stream stream) = 0;
+  virtual void gated_delta(const GatedDeltaArguments& arguments, Stream stream) = 0;
   virtual void softmax(const SoftmaxArguments& arguments, Stream stream) = 0;
   virtual void scale(const ScaleArguments& arguments, Stream stream) = 0;
   virtual void softcap(const SoftcapArguments& arguments, Stream stream) = 0;

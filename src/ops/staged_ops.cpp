@@ -315,6 +315,51 @@ void StagedOps::combine_experts(const CombineExpertsArguments& given, Stream) {
       [&](const CombineExpertsArguments& a, Stream stream) { device_->combine_experts(a, stream); });
 }
 
+namespace {
+
+/// What `sequences` refers to, and `state`, of `floats` numbers a slot.
+template <class Each>
+void each_of_sequences(SequenceRows& sequences, float*& state, std::int64_t floats, Each& each) {
+  const auto batch = static_cast<std::size_t>(sequences.batch);
+  each(sequences.cu_seqlens, (batch + 1) * 4);
+  each(sequences.seq_lens, batch * 4);
+  each(sequences.slots, batch * 4);
+  each(state, static_cast<std::size_t>(sequences.num_slots * floats) * 4);
+}
+
+}  // namespace
+
+void StagedOps::causal_conv(const CausalConvArguments& given, Stream) {
+  validate(given);
+  validate_contents(given);
+  stage(
+      given,
+      [](CausalConvArguments& a, auto each) {
+        each(a.x);
+        each(a.x_gate);
+        each(a.out_gate);
+        each(a.weight);
+        each(a.bias);
+        each(a.out);
+        each_of_sequences(a.sequences, a.state, (a.weight.columns - 1) * a.x.columns, each);
+      },
+      [&](const CausalConvArguments& a, Stream stream) { device_->causal_conv(a, stream); });
+}
+
+void StagedOps::gated_delta(const GatedDeltaArguments& given, Stream) {
+  validate(given);
+  validate_contents(given);
+  stage(
+      given,
+      [](GatedDeltaArguments& a, auto each) {
+        for (Matrix* m : {&a.q, &a.k, &a.v, &a.a, &a.b, &a.out}) each(*m);
+        each(a.a_log);
+        each(a.dt_bias);
+        each_of_sequences(a.sequences, a.state, a.v.columns * a.key_dim, each);
+      },
+      [&](const GatedDeltaArguments& a, Stream stream) { device_->gated_delta(a, stream); });
+}
+
 void StagedOps::softmax(const SoftmaxArguments& given, Stream) {
   validate(given);
   stage(

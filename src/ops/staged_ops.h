@@ -44,6 +44,8 @@ class StagedOps final : public HostOpsBackend {
   }
   void expert_gemm(const ExpertGemmArguments& arguments, Stream) override;
   void combine_experts(const CombineExpertsArguments& arguments, Stream) override;
+  void causal_conv(const CausalConvArguments& arguments, Stream) override;
+  void gated_delta(const GatedDeltaArguments& arguments, Stream) override;
   void softmax(const SoftmaxArguments& arguments, Stream) override;
   void scale(const ScaleArguments& arguments, Stream) override;
   void softcap(const SoftcapArguments& arguments, Stream) override;

@@ -491,6 +491,116 @@ void validate(const CombineExpertsArguments& a, ActivationDTypes allowed) {
   check.no_overlap("out", a.out, "x", a.x, a.num_slots == 1);
 }
 
+namespace {
+
+void check_sequences(const Checker& check, const SequenceRows& s, std::int64_t rows, const float* state) {
+  check.at_least("sequences.batch", s.batch, std::int64_t{0});
+  check.at_least("sequences.seq_len_q", s.seq_len_q, std::int64_t{0});
+  check.at_least("sequences.num_slots", s.num_slots, s.batch, "one for each sequence");
+  if (s.seq_len_q > rows || s.batch > rows) {
+    check.fail(fmt::format("{} sequences have up to {} rows; expected no more than the {} rows there are",
+                           s.batch, s.seq_len_q, rows));
+  }
+  check.not_null("sequences.cu_seqlens", s.cu_seqlens, rows);
+  check.not_null("sequences.seq_lens", s.seq_lens, rows);
+  check.not_null("sequences.slots", s.slots, rows);
+  check.not_null("state", state, rows);
+}
+
+void check_floats(const Checker& check, const char* name, const Weight& w, std::int64_t rows,
+                  std::int64_t columns) {
+  if (w.dtype != DType::kF32)
+    check.fail(fmt::format("{}.dtype is {}; expected f32", name, dtype_name(w.dtype)));
+  check.equal({name, ".rows"}, w.rows, "the rows it is for", rows);
+  check.equal({name, ".columns"}, w.columns, "the columns it is for", columns);
+  check.not_null({name, ".data"}, w.data, rows * columns);
+}
+
+/// What kernels on the host can see, and would follow.
+void check_sequence_contents(const char* kernel, const SequenceRows& s, std::int64_t rows) {
+  const Checker check(kernel, ActivationDTypes::kDevice);
+  if (rows == 0) return;
+  if (s.cu_seqlens[0] != 0 || s.cu_seqlens[s.batch] != rows) {
+    check.fail(fmt::format("sequences.cu_seqlens goes from {} to {}; expected 0 to {}, the rows",
+                           s.cu_seqlens[0], s.cu_seqlens[s.batch], rows));
+  }
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    const std::int64_t count = std::int64_t{s.cu_seqlens[b + 1]} - s.cu_seqlens[b];
+    if (count < 0 || count > s.seq_len_q || s.seq_lens[b] < count) {
+      check.fail(fmt::format("sequence {} has {} rows of {} tokens; expected 0 to {} rows and as many tokens",
+                             b, count, s.seq_lens[b], s.seq_len_q));
+    }
+    if (s.slots[b] < 0 || s.slots[b] >= s.num_slots) {
+      check.fail(fmt::format("sequences.slots[{}] is {}; expected 0 to {}", b, s.slots[b], s.num_slots - 1));
+    }
+  }
+}
+
+}  // namespace
+
+void validate(const CausalConvArguments& a, ActivationDTypes allowed) {
+  const Checker check("causal_conv", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.same_shape("out", a.out, "x", a.x);
+  check.no_overlap("out", a.out, "x", a.x, false);
+  if (a.x_gate) {
+    check.matrix("x_gate", *a.x_gate);
+    check.same_shape("x_gate", *a.x_gate, "x", a.x);
+    check.no_overlap("out", a.out, "x_gate", *a.x_gate, false);
+  }
+  if (a.out_gate) {
+    check.matrix("out_gate", *a.out_gate);
+    check.same_shape("out_gate", *a.out_gate, "x", a.x);
+    check.no_overlap("out", a.out, "out_gate", *a.out_gate, false);
+  }
+  if (a.weight.columns < 2 || a.weight.columns > kMostConvTaps) {
+    check.fail(fmt::format("weight.columns is {}; expected 2 to {} taps", a.weight.columns, kMostConvTaps));
+  }
+  check_floats(check, "weight", a.weight, a.x.columns, a.weight.columns);
+  if (a.bias) check_floats(check, "bias", *a.bias, 1, a.x.columns);
+  check_sequences(check, a.sequences, a.x.rows, a.state);
+}
+
+void validate_contents(const CausalConvArguments& a) {
+  check_sequence_contents("causal_conv", a.sequences, a.x.rows);
+}
+
+void validate(const GatedDeltaArguments& a, ActivationDTypes allowed) {
+  const Checker check("gated_delta", allowed);
+  check.at_least("num_key_heads", a.num_key_heads, 1);
+  check.at_least("num_value_heads", a.num_value_heads, 1);
+  check.at_least("value_dim", a.value_dim, 1);
+  if (a.num_value_heads % a.num_key_heads != 0) {
+    check.fail(fmt::format("num_value_heads is {}; expected a multiple of num_key_heads = {}",
+                           a.num_value_heads, a.num_key_heads));
+  }
+  if (a.key_dim < 1 || a.key_dim > kMostDeltaKeyDim)
+    check.fail(fmt::format("key_dim is {}; expected 1 to {}", a.key_dim, kMostDeltaKeyDim));
+  const std::int64_t keys = std::int64_t{a.num_key_heads} * a.key_dim;
+  const std::int64_t values = std::int64_t{a.num_value_heads} * a.value_dim;
+  const auto part = [&](const char* name, const Matrix& m, std::int64_t columns) {
+    check.matrix(name, m);
+    check.equal({name, ".rows"}, m.rows, "out.rows", a.out.rows);
+    check.equal({name, ".columns"}, m.columns, "the heads' columns", columns);
+  };
+  check.matrix("out", a.out);
+  check.equal("out.columns", a.out.columns, "the heads' columns", values);
+  part("q", a.q, keys);
+  part("k", a.k, keys);
+  part("v", a.v, values);
+  part("a", a.a, a.num_value_heads);
+  part("b", a.b, a.num_value_heads);
+  for (const Matrix& m : {a.q, a.k, a.v, a.a, a.b}) check.no_overlap("out", a.out, "an input", m, false);
+  check_floats(check, "a_log", a.a_log, 1, a.num_value_heads);
+  check_floats(check, "dt_bias", a.dt_bias, 1, a.num_value_heads);
+  check_sequences(check, a.sequences, a.out.rows, a.state);
+}
+
+void validate_contents(const GatedDeltaArguments& a) {
+  check_sequence_contents("gated_delta", a.sequences, a.out.rows);
+}
+
 void validate(const SoftmaxArguments& a, ActivationDTypes allowed) {
   const Checker check("softmax", allowed);
   check.matrix("x", a.x);

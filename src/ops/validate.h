@@ -23,6 +23,8 @@ void validate(const GatedActivationArguments& arguments,
 void validate(const RouteExpertsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const ExpertGemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const CombineExpertsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const CausalConvArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const GatedDeltaArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SoftmaxArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const ScaleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SoftcapArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
@@ -39,6 +41,8 @@ void validate_contents(const RopeAppendArguments& arguments);
 void validate_contents(const ExpertGemmArguments& arguments);
 /// Throws Error{kUnsupported} for an activation or sums that only some devices have kernels for.
 void refuse_fused(const ExpertGemmArguments& arguments);
+void validate_contents(const CausalConvArguments& arguments);
+void validate_contents(const GatedDeltaArguments& arguments);
 void validate_contents(const AdjustLogitsArguments& arguments);
 void validate_contents(const SampleArguments& arguments);
 

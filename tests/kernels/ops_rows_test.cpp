@@ -238,6 +238,7 @@ float naive_activation(GatedActivation kind, float x) {
   if (kind == GatedActivation::kSwiGlu) return x / (1 + std::exp(-x));
   if (kind == GatedActivation::kGeGlu) return 0.5f * x * (1 + std::erf(x * 0.70710678f));
   if (kind == GatedActivation::kReluSquared) return std::max(x, 0.0f) * std::max(x, 0.0f);
+  if (kind == GatedActivation::kSigmoid) return 1 / (1 + std::exp(-x));
   return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
@@ -248,8 +249,8 @@ float naive_gated(GatedActivation kind, float gate, float up) {
 }
 
 const std::vector<GatedActivation> kGatedActivations = {
-    GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh,
-    GatedActivation::kClampedSwiGlu, GatedActivation::kReluSquared};
+    GatedActivation::kSwiGlu,        GatedActivation::kGeGlu,       GatedActivation::kGeGluTanh,
+    GatedActivation::kClampedSwiGlu, GatedActivation::kReluSquared, GatedActivation::kSigmoid};
 
 TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
   constexpr std::int64_t kRows = 3;
@@ -351,6 +352,7 @@ TEST(OpsReference, ActivationsAreTheirFormulas) {
       {GatedActivation::kGeGlu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }},
       {GatedActivation::kGeGluTanh, gelu_tanh},
       {GatedActivation::kReluSquared, [](double x) { return x < 0 ? 0 : x * x; }},
+      {GatedActivation::kSigmoid, [](double x) { return 0.5 * (1 + std::tanh(x / 2)); }},
   };
   for (const auto& [kind, formula] : formulas) {
     reference->gated_activation({kind, gate.view(), up.view(), out.view()}, {});

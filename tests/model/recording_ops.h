@@ -54,6 +54,8 @@ class RecordingOps : public OpsBackend {
   void route_experts(const RouteExpertsArguments& a, Stream s) override { inner_->route_experts(a, s); }
   void expert_gemm(const ExpertGemmArguments& a, Stream s) override { inner_->expert_gemm(a, s); }
   void combine_experts(const CombineExpertsArguments& a, Stream s) override { inner_->combine_experts(a, s); }
+  void causal_conv(const CausalConvArguments& a, Stream s) override { inner_->causal_conv(a, s); }
+  void gated_delta(const GatedDeltaArguments& a, Stream s) override { inner_->gated_delta(a, s); }
   void softmax(const SoftmaxArguments& a, Stream s) override { inner_->softmax(a, s); }
   void scale(const ScaleArguments& a, Stream s) override { inner_->scale(a, s); }
   void softcap(const SoftcapArguments& a, Stream s) override { inner_->softcap(a, s); }

@@ -5,6 +5,7 @@
 #include "backends/cpu/ops/experts.h"
 #include "backends/cpu/ops/gemm.h"
 #include "backends/cpu/ops/logits.h"
+#include "backends/cpu/ops/recurrent.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/sample.h"
 #include "backends/cpu/ops/scratch.h"
@@ -121,6 +122,18 @@ class CpuOps final : public HostOpsBackend {
   void combine_experts(const CombineExpertsArguments& a, Stream) override {
     validate(a);
     cpu::combine_experts(a);
+  }
+
+  void causal_conv(const CausalConvArguments& a, Stream) override {
+    validate(a);
+    validate_contents(a);
+    cpu::causal_conv(a);
+  }
+
+  void gated_delta(const GatedDeltaArguments& a, Stream) override {
+    validate(a);
+    validate_contents(a);
+    cpu::gated_delta(a);
   }
 
   void softmax(const SoftmaxArguments& a, Stream) override {

@@ -16,6 +16,7 @@
 
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/select_kernels.h"
+#include "backends/cpu/ops/sigmoid-inl.h"
 #include "backends/cpu/ops/vector_io-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 
@@ -176,13 +177,6 @@ void softmax(const SoftmaxArguments& a, std::int64_t begin, std::int64_t end, fl
   }
 }
 
-/// 1 / (1 + exp(-x)) from exp(-|x|), which can't overflow.
-HWY_INLINE VecF32 sigmoid(F32 d, VecF32 x) {
-  const VecF32 one = hn::Set(d, 1.0f);
-  const VecF32 e = hn::Exp(d, hn::Neg(hn::Abs(x)));
-  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
-}
-
 /// Probability that a standard normal variable is below x, (1 + erf(x / sqrt 2)) / 2.
 /// erfc(z) = t exp(-z^2 + P(t)), t = 1 / (1 + z / 2) for z >= 0; P interpolates at Chebyshev nodes of t in
 /// [1/5, 1], which leaves a relative error of 4e-8 there.
@@ -206,6 +200,8 @@ HWY_INLINE VecF32 activation(F32 d, VecF32 x) {
     return hn::Mul(x, sigmoid(d, x));
   } else if constexpr (kKind == GatedActivation::kGeGlu) {
     return hn::Mul(x, normal_cdf(d, x));
+  } else if constexpr (kKind == GatedActivation::kSigmoid) {
+    return sigmoid(d, x);
   } else if constexpr (kKind == GatedActivation::kReluSquared) {
     // A comparison, since what Max makes of a NaN depends on the target.
     return hn::Mul(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x), x);
@@ -263,6 +259,8 @@ void gated_activation(const GatedActivationArguments& a, std::int64_t begin, std
       return gated_rows<GatedActivation::kClampedSwiGlu>(a, begin, end);
     case GatedActivation::kReluSquared:
       return gated_rows<GatedActivation::kReluSquared>(a, begin, end);
+    case GatedActivation::kSigmoid:
+      return gated_rows<GatedActivation::kSigmoid>(a, begin, end);
   }
 }
 

@@ -153,21 +153,17 @@ int warps_of_blocks(std::int64_t columns, std::int64_t num_blocks, int warp_size
 
 }  // namespace
 
-template <class Params>
-void DeviceKernels::launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
-                           const Params& params, Stream stream, std::size_t shared_bytes, std::int64_t grid_y,
-                           int only, std::optional<DType> blocks) {
+void DeviceKernels::launch(SimtLaunch launch, std::int64_t grid_x, std::int64_t grid_y, Stream stream) {
   if (grid_x == 0 || grid_y == 0) return;
   if (grid_x > std::numeric_limits<int>::max() || grid_y > kMaxGridYz) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{} would take a grid of {} x {} blocks; expected at most {} x {}: use "
                             "fewer rows at once",
-                            entry, grid_x, grid_y, std::numeric_limits<int>::max(), kMaxGridYz));
+                            launch.entry, grid_x, grid_y, std::numeric_limits<int>::max(), kMaxGridYz));
   }
-  Params copy = params;
-  launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x),
-                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy, only, blocks},
-                   stream);
+  launch.grid_x = static_cast<unsigned>(grid_x);
+  launch.grid_y = static_cast<unsigned>(grid_y);
+  launcher_.launch(launch, stream);
 }
 
 unsigned DeviceKernels::row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
@@ -475,8 +471,7 @@ bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation act
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
-  if (activation == GatedActivation::kClampedSwiGlu || activation == GatedActivation::kReluSquared)
-    return false;
+  if (activation > GatedActivation::kGeGluTanh) return false;  // the others are gated_activation's alone
   if (launcher_.tunes_gated_gemm(a, activation)) return true;
   if (launcher_.tunes_gemm(a)) return false;
   const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));

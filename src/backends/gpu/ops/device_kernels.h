@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ops/arguments.h"
 #include "tessera/device.h"
@@ -71,6 +72,8 @@ class DeviceKernels {
   bool takes_fused_expert_gemm(const ExpertGemmArguments& arguments) const;
   void expert_gemm(const ExpertGemmArguments& arguments, Stream stream);
   void combine_experts(const CombineExpertsArguments& arguments, Stream stream);
+  void causal_conv(const CausalConvArguments& arguments, Stream stream);
+  void gated_delta(const GatedDeltaArguments& arguments, Stream stream);
   void softmax(const SoftmaxArguments& arguments, Stream stream);
   void scale(const ScaleArguments& arguments, Stream stream);
   void softcap(const SoftcapArguments& arguments, Stream stream);
@@ -83,7 +86,19 @@ class DeviceKernels {
   template <class Params>
   void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
               const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1,
-              int only = 0, std::optional<DType> blocks = {});
+              int only = 0, std::optional<DType> blocks = {}) {
+    Params copy = params;
+    launch({.source = std::string(source),
+            .entry = std::move(entry),
+            .threads = threads,
+            .shared_bytes = shared_bytes,
+            .params = &copy,
+            .only = only,
+            .blocks = blocks},
+           grid_x, grid_y, stream);
+  }
+  /// Of a grid that may be too large, which is an error, or empty.
+  void launch(SimtLaunch launch, std::int64_t grid_x, std::int64_t grid_y, Stream stream);
   /// x = `name`(x, number) of each element, in place.
   void transform(const char* name, const Matrix& x, float number, Stream stream);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
@@ -130,6 +145,8 @@ class DeviceKernelOps : public Base {
   void combine_experts(const CombineExpertsArguments& a, Stream stream) override {
     kernels().combine_experts(a, stream);
   }
+  void causal_conv(const CausalConvArguments& a, Stream stream) override { kernels().causal_conv(a, stream); }
+  void gated_delta(const GatedDeltaArguments& a, Stream stream) override { kernels().gated_delta(a, stream); }
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels().softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels().scale(a, stream); }
   void softcap(const SoftcapArguments& a, Stream stream) override { kernels().softcap(a, stream); }

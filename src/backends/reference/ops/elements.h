@@ -36,6 +36,9 @@ void route_experts(const RouteExpertsArguments& arguments);
 void expert_gemm(const ExpertGemmArguments& arguments);
 void combine_experts(const CombineExpertsArguments& arguments);
 
+void causal_conv(const CausalConvArguments& arguments);
+void gated_delta(const GatedDeltaArguments& arguments);
+
 void adjust_logits(const AdjustLogitsArguments& arguments);
 void logprobs(const LogprobsArguments& arguments);
 

@@ -58,6 +58,8 @@ double activation(GatedActivation kind, double x) {
     }
     case GatedActivation::kReluSquared:
       return x > 0 ? x * x : 0 * x;  // of a NaN one
+    case GatedActivation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
     case GatedActivation::kClampedSwiGlu:
       break;
   }
@@ -218,6 +220,18 @@ class ReferenceOps final : public HostOpsBackend {
   void combine_experts(const CombineExpertsArguments& a, Stream) override {
     validate(a, kAllowed);
     reference::combine_experts(a);
+  }
+
+  void causal_conv(const CausalConvArguments& a, Stream) override {
+    validate(a, kAllowed);
+    validate_contents(a);
+    reference::causal_conv(a);
+  }
+
+  void gated_delta(const GatedDeltaArguments& a, Stream) override {
+    validate(a, kAllowed);
+    validate_contents(a);
+    reference::gated_delta(a);
   }
 
   void softmax(const SoftmaxArguments& a, Stream) override {

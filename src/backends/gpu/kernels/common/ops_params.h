@@ -193,6 +193,50 @@ struct CombineExpertsParams {
   int accumulate;
 };
 
+/// Rows of several sequences and where each one's state is.
+struct SequenceRowsParams {
+  const int* cu_seqlens;  // (batch + 1)
+  const int* seq_lens;    // (batch)
+  const int* slots;       // (batch)
+};
+
+/// Rows of a sequence that a thread of causal_conv goes through.
+constexpr int kConvRows = 16;
+constexpr int kConvThreads = 128;
+
+struct CausalConvParams {
+  RowsArgument x, out;
+  RowsArgument x_gate, out_gate;  // data null: none
+  const float* weight;            // (channels, taps)
+  const float* bias;              // (channels) or null
+  float* state;                   // (slots, taps - 1, channels)
+  SequenceRowsParams sequences;
+  int64 channels;
+  int taps;
+  int is_activated;
+  int channel_blocks;  // of kConvThreads groups
+  int row_tiles;       // of kConvRows, of the longest sequence
+};
+
+/// A block of gated_delta has this many columns of values, each by kDeltaLanes lanes that share out its keys,
+/// and goes through a sequence's rows by so many at a time.
+constexpr int kDeltaLanes = 8;
+constexpr int kDeltaColumns = 16;
+constexpr int kDeltaRows = 16;
+constexpr int kDeltaThreads = kDeltaColumns * kDeltaLanes;
+
+struct GatedDeltaParams {
+  RowsArgument q, k, v, a, b, out;
+  const float* a_log;    // (num_value_heads)
+  const float* dt_bias;  // (num_value_heads)
+  float* state;          // (slots, num_value_heads, value_dim, key_dim)
+  SequenceRowsParams sequences;
+  int num_value_heads;
+  int values_of_key;  // heads of values that a head of keys serves
+  int key_dim, value_dim;
+  int column_blocks;  // of a head's values
+};
+
 /// Products of slots, each with its expert's weight.
 struct ExpertGemmParams {
   GemmParams gemm;  // m, x and out of all slots; n, weight and bias of expert 0

@@ -255,8 +255,9 @@ TESSERA_DEVICE float gate_activation(int kind, float x) {
   return divide_approximately(x, 1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
 }
 
-/// The activation of gate times up; 3: gpt-oss's clamped SwiGLU, 4: squared ReLU, of a NaN one.
+/// The activation of gate times up; 3: gpt-oss's clamped SwiGLU, 4: squared ReLU, of a NaN one, 5: sigmoid.
 TESSERA_DEVICE float gated(int kind, float gate, float up) {
+  if (kind == 5) return divide_approximately(up, 1.0f + expf(-gate));
   if (kind == 4) return (gate < 0.0f ? 0.0f : gate) * gate * up;
   if (kind != 3) return gate_activation(kind, gate) * up;
   constexpr float kLimit = 7.0f, kAlpha = 1.702f;

@@ -1,0 +1,90 @@
+#include <cmath>
+#include <vector>
+
+#include "backends/reference/ops/elements.h"
+
+// Layers that carry a state along, token by token in fp64; the state between calls is fp32.
+
+namespace tessera::reference {
+namespace {
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+
+/// Calls body(first row, rows, whether it begins, slot) for each sequence with rows.
+template <class Body>
+void for_sequences(const SequenceRows& s, Body body) {
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    const std::int64_t first = s.cu_seqlens[b], rows = s.cu_seqlens[b + 1] - first;
+    if (rows > 0) body(first, rows, s.seq_lens[b] == rows, std::int64_t{s.slots[b]});
+  }
+}
+
+std::vector<double> unit_head(const Matrix& m, std::int64_t row, std::int64_t first, int head_dim) {
+  std::vector<double> head(static_cast<std::size_t>(head_dim));
+  double squares = 0;
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    head[i] = load(m, row, first + static_cast<std::int64_t>(i));
+    squares += head[i] * head[i];
+  }
+  for (double& x : head) x /= std::sqrt(squares + double{kDeltaLengthEps});
+  return head;
+}
+
+}  // namespace
+
+void causal_conv(const CausalConvArguments& a) {
+  const std::int64_t channels = a.x.columns, taps = a.weight.columns;
+  for_sequences(a.sequences, [&](std::int64_t first, std::int64_t rows, bool begins, std::int64_t slot) {
+    float* const state = a.state + slot * (taps - 1) * channels;
+    for (std::int64_t c = 0; c < channels; ++c) {
+      std::vector<double> u;  // those of the state, then the rows'
+      for (std::int64_t j = 0; j + 1 < taps; ++j)
+        u.push_back(begins ? 0 : static_cast<double>(state[j * channels + c]));
+      for (std::int64_t row = first; row < first + rows; ++row)
+        u.push_back(load(a.x, row, c) * (a.x_gate ? load(*a.x_gate, row, c) : 1));
+      for (std::int64_t t = 0; t < rows; ++t) {
+        double sum = a.bias ? load(*a.bias, 0, c) : 0;
+        for (std::int64_t j = 0; j < taps; ++j)
+          sum += load(a.weight, c, j) * u[static_cast<std::size_t>(t + j)];
+        if (a.is_activated) sum *= sigmoid(sum);
+        store(a.out, first + t, c, a.out_gate ? sum * load(*a.out_gate, first + t, c) : sum);
+      }
+      for (std::int64_t j = 0; j + 1 < taps; ++j)
+        state[j * channels + c] = static_cast<float>(u[static_cast<std::size_t>(rows + j)]);
+    }
+  });
+}
+
+void gated_delta(const GatedDeltaArguments& a) {
+  const auto keys = static_cast<std::size_t>(a.key_dim), values = static_cast<std::size_t>(a.value_dim);
+  const int values_of_key = a.num_value_heads / a.num_key_heads;
+  for_sequences(a.sequences, [&](std::int64_t first, std::int64_t rows, bool begins, std::int64_t slot) {
+    for (int head = 0; head < a.num_value_heads; ++head) {
+      float* const stored =
+          a.state + (slot * a.num_value_heads + head) * static_cast<std::int64_t>(values * keys);
+      std::vector<double> state(stored, stored + values * keys);
+      if (begins) state.assign(values * keys, 0);
+      const std::int64_t key_column = std::int64_t{head / values_of_key} * a.key_dim;
+      for (std::int64_t row = first; row < first + rows; ++row) {
+        const std::vector<double> q = unit_head(a.q, row, key_column, a.key_dim);
+        const std::vector<double> k = unit_head(a.k, row, key_column, a.key_dim);
+        const double decay = std::exp(-std::exp(load(a.a_log, 0, head)) *
+                                      softplus(load(a.a, row, head) + load(a.dt_bias, 0, head)));
+        const double beta = sigmoid(load(a.b, row, head));
+        for (std::size_t i = 0; i < values; ++i) {
+          double* const s = state.data() + i * keys;
+          const std::int64_t column = std::int64_t{head} * a.value_dim + static_cast<std::int64_t>(i);
+          double known = 0, out = 0;
+          for (std::size_t j = 0; j < keys; ++j) known += (s[j] *= decay) * k[j];
+          const double change = beta * (load(a.v, row, column) - known);
+          for (std::size_t j = 0; j < keys; ++j) out += (s[j] += change * k[j]) * q[j];
+          store(a.out, row, column, out / std::sqrt(static_cast<double>(a.key_dim)));
+        }
+      }
+      for (std::size_t i = 0; i < state.size(); ++i) stored[i] = static_cast<float>(state[i]);
+    }
+  });
+}
+
+}  // namespace tessera::reference
