@@ -79,7 +79,7 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     const StepEntry& entry = entries[i];
     slices.push_back({entry.tokens.subspan(static_cast<std::size_t>(entry.num_computed),
                                            static_cast<std::size_t>(entry.num_new)),
-                      entry.num_computed, entry.block_table});
+                      entry.num_computed, entry.block_table, entry.state_slot});
     num_rows += entry.num_new;
     if (!entry.draws) continue;
     drawing.entries.push_back(i);
@@ -206,8 +206,8 @@ void BatchRunner::start(std::span<const StepEntry> entries) {
   std::vector<std::uint64_t> sequences;
   for (const StepEntry& entry : entries) {
     const auto pending = entry.tokens.subspan(static_cast<std::size_t>(entry.num_computed));
-    slices.push_back(
-        {pending.empty() ? std::span(kOnDevice) : pending.first(1), entry.num_computed, entry.block_table});
+    slices.push_back({pending.empty() ? std::span(kOnDevice) : pending.first(1), entry.num_computed,
+                      entry.block_table, entry.state_slot});
     samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
     sequences.push_back(entry.sequence);
   }

@@ -22,6 +22,7 @@ struct StepEntry {
   std::int64_t num_computed = 0;         ///< of these, in the cache
   std::int64_t num_new = 0;              ///< of these, that go through the model now
   std::span<const std::int32_t> block_table;
+  std::int32_t state_slot = 0;
 
   /// Whether a token is drawn after the last one; then `sampling` is not null.
   bool draws = false;

@@ -28,14 +28,16 @@ constexpr std::int64_t kLeastShare = 128;
 
 }  // namespace
 
-EngineCore::EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, EngineCoreOptions options)
+EngineCore::EngineCore(ExecutionPlan& plan, KvCache& cache, StateCache& states, OpsBackend& ops,
+                       EngineCoreOptions options)
     : plan_(plan),
       cache_(cache),
+      states_(states),
       ops_(ops),
       options_(std::move(options)),
       max_batch_(plan.options().max_batch),
       runner_(plan, ops, options_.token_limit) {
-  if (options_.prefix_cache) prefix_cache_.emplace(cache);
+  if (options_.prefix_cache && !plan_.has_states()) prefix_cache_.emplace(cache);
 }
 
 // ---- Requests come and go
@@ -94,6 +96,12 @@ void EngineCore::check(const AttentionRequest& request) const {
   }
   check_ascending(request.positions, "positions", std::ssize(request.tokens));
   check_ascending(request.layers, "layers", num_layers);
+  for (const int layer : request.layers) {
+    if (plan_.attends(layer)) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("layer {} has no attention to look at; expected one of the layers that have", layer));
+  }
   const std::int64_t layers = request.layers.empty() ? num_layers : std::ssize(request.layers);
   const double weights = static_cast<double>(layers) * static_cast<double>(request.positions.size()) *
                          static_cast<double>(request.tokens.size()) *
@@ -108,7 +116,7 @@ void EngineCore::check(const AttentionRequest& request) const {
 }
 
 void EngineCore::add(RequestId id, Request request, bool keep_cache) {
-  auto sequence = std::make_unique<Sequence>(id, std::move(request), cache_, options_.tokenizer);
+  auto sequence = std::make_unique<Sequence>(id, std::move(request), cache_, states_, options_.tokenizer);
   sequence->keeps_cache = keep_cache;
   take_kept(*sequence);
   waiting_.push_back(std::move(sequence));
@@ -125,7 +133,9 @@ void EngineCore::add(RequestId id, AttentionRequest request) {
   Request text;
   text.prompt = std::move(request.tokens);
   if (request.layers.empty()) {
-    for (int layer = 0; layer < cache_.shape().num_layers; ++layer) request.layers.push_back(layer);
+    for (int layer = 0; layer < cache_.shape().num_layers; ++layer) {
+      if (plan_.attends(layer)) request.layers.push_back(layer);
+    }
   }
   add(id, std::move(text));
   waiting_.back()->attention = std::move(request);
@@ -136,9 +146,11 @@ void EngineCore::take_kept(Sequence& sequence) {
   if (!kept || !sequence.keeps_cache || sequence.wants_prompt_logprobs()) return;
   const auto differs = std::ranges::mismatch(kept->tokens, sequence.tokens);
   // At least one token is computed again, whose logits the first drawn one comes from.
-  const auto shared = std::min<std::int64_t>(differs.in1 - kept->tokens.begin(), sequence.num_tokens() - 1);
+  auto shared = std::min<std::int64_t>(differs.in1 - kept->tokens.begin(), sequence.num_tokens() - 1);
+  if (plan_.has_states() && shared < std::ssize(kept->tokens)) shared = 0;  // which has no way back
   kept->pages.truncate(shared);
   sequence.pages = std::move(kept->pages);
+  if (shared > 0) sequence.state = std::move(kept->state);
   sequence.num_computed = sequence.num_cached = shared;
 }
 
@@ -186,6 +198,7 @@ std::vector<Event> EngineCore::step() {
 
 void EngineCore::put_back(std::unique_ptr<Sequence> sequence) {
   sequence->pages.release();
+  sequence->state.release();
   sequence->chain = {};
   sequence->num_computed = 0;
   sequence->hidden_sum.clear();
@@ -286,6 +299,7 @@ void EngineCore::admit() {
       stats_.prompt_tokens += static_cast<std::uint64_t>(sequence.num_prompt_tokens);
       stats_.cached_tokens += static_cast<std::uint64_t>(sequence.num_cached);
     }
+    sequence.state.take();
     running_.push_back(std::move(*place));
     waiting_.erase(place);
   }
@@ -320,6 +334,7 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
   entry.num_computed = sequence.num_computed;
   entry.num_new = scheduled.num_tokens;
   entry.block_table = sequence.pages.block_table();
+  entry.state_slot = sequence.state.index();
   const bool is_whole = scheduled.num_tokens == sequence.num_pending();
   if (sequence.embedding) {
     entry.wants_hidden_states = is_whole || sequence.embedding->pooling == Pooling::kMean;
@@ -483,7 +498,7 @@ EngineStats EngineCore::stats() const {
   stats.kv_pages = cache_.pages().num_pages();
   stats.kv_pages_used = cache_.pages().num_pages() - cache_.pages().num_free();
   stats.kv_pages_cached = cache_.pages().num_idle();
-  stats.kv_cache_bytes = cache_.size_bytes();
+  stats.kv_cache_bytes = cache_.size_bytes() + states_.size_bytes();
   return stats;
 }
 

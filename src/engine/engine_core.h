@@ -12,6 +12,7 @@
 #include "engine/kv_cache.h"
 #include "engine/prefix_cache.h"
 #include "engine/sequence.h"
+#include "engine/state_cache.h"
 #include "model/execution_plan.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tessera/engine.h"
@@ -48,15 +49,19 @@ struct EngineCoreOptions {
 ///
 /// Where the device works by itself and a step is known to be followed by one of the same sequences, unless
 /// what it draws ends one, that one is put into the device's queue before the first is waited for. A sequence
-/// that ends has then been computed a token further, which nobody sees: what its pages become afterwards
-/// comes behind that in the queue.
+/// that ends has then been computed a token further, which only those see that take over what it leaves: what
+/// its pages become afterwards comes behind that in the queue.
+///
+/// Where layers have states, what a sequence leaves is of use only to one that begins with all of its tokens,
+/// and pages of keys and values alone to nobody: the prefix cache has none.
 ///
 /// engine_core.cpp decides what runs and makes steps of it, engine_core_outcomes.cpp makes events of what
 /// comes of them.
 class EngineCore {
  public:
-  /// `plan`, `cache` and `ops` must outlive the core.
-  EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, EngineCoreOptions options);
+  /// All but the options must outlive the core.
+  EngineCore(ExecutionPlan& plan, KvCache& cache, StateCache& states, OpsBackend& ops,
+             EngineCoreOptions options);
 
   /// Throws Error{kInvalidArgument} for what can't be submitted; from any thread.
   void check(const Request& request) const;
@@ -88,6 +93,7 @@ class EngineCore {
   struct Kept {
     std::vector<std::int32_t> tokens;
     KvSequence pages;
+    StateSlot state;
   };
   /// Tokens of a sequence that go into a step.
   struct Scheduled {
@@ -96,6 +102,8 @@ class EngineCore {
   };
 
   void take_kept(Sequence& sequence);
+  /// Leaves a sequence's tokens, pages and state to the next that keeps the cache.
+  void keep(Sequence& sequence);
   void admit();
   /// Gives a sequence pages for all of its tokens, those that the prefix cache has among them. False if too
   /// few are free.
@@ -136,6 +144,7 @@ class EngineCore {
 
   ExecutionPlan& plan_;
   KvCache& cache_;
+  StateCache& states_;
   OpsBackend& ops_;
   EngineCoreOptions options_;
   std::int64_t max_batch_;

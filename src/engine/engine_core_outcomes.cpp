@@ -190,10 +190,15 @@ void EngineCore::finish(Sequence& sequence, StopReason reason, std::string text,
   ++stats_.requests_finished;
   if (reason == StopReason::kCancelled) ++stats_.requests_cancelled;
   sequence.has_ended = true;
-  if (sequence.keeps_cache) {
-    sequence.tokens.resize(static_cast<std::size_t>(sequence.num_computed));
-    kept_.emplace(Kept{std::move(sequence.tokens), std::move(sequence.pages)});
-  }
+  if (sequence.keeps_cache) keep(sequence);
+}
+
+void EngineCore::keep(Sequence& sequence) {
+  // The step that the device is busy with, if it is of this sequence, takes one token more.
+  const std::int64_t ahead = std::ranges::count(started_, sequence.id);
+  const std::int64_t num_kept = std::min(sequence.num_computed + ahead, sequence.num_tokens());
+  sequence.tokens.resize(static_cast<std::size_t>(num_kept));
+  kept_.emplace(Kept{std::move(sequence.tokens), std::move(sequence.pages), std::move(sequence.state)});
 }
 
 void EngineCore::fail(Sequence& sequence, const Error& error) {

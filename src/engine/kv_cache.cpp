@@ -26,20 +26,29 @@ std::int64_t page_elements(const KvCacheShape& shape) {
 /// Keys and values, or keys that values are in.
 std::size_t tensors_of_layer(const KvCacheShape& shape) { return shape.values_in_keys ? 1 : 2; }
 
+bool has_keys(const KvCacheShape& shape, int layer) {
+  return shape.layer_has_keys.empty() || shape.layer_has_keys[static_cast<std::size_t>(layer)];
+}
+
+std::int64_t layers_with_keys(const KvCacheShape& shape) {
+  return shape.layer_has_keys.empty() ? shape.num_layers : std::ranges::count(shape.layer_has_keys, true);
+}
+
 /// Bytes of the whole cache. Throws if they pass what 64 bits hold.
 std::size_t cache_bytes(const KvCacheShape& shape) {
   // Far beyond any memory; the product stays below 2^64.
   constexpr double kMaxBytes = 0x1p62;
   const std::size_t page_bytes = dtype_bytes(shape.dtype, static_cast<std::size_t>(page_elements(shape)));
-  const double bytes = static_cast<double>(tensors_of_layer(shape)) * shape.num_layers *
-                       static_cast<double>(page_bytes) * static_cast<double>(shape.num_pages);
+  const double bytes = static_cast<double>(tensors_of_layer(shape)) *
+                       static_cast<double>(layers_with_keys(shape)) * static_cast<double>(page_bytes) *
+                       static_cast<double>(shape.num_pages);
   if (bytes > kMaxBytes) {
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("a KV cache of {} pages of {} tokens takes {:.3g} bytes; ask for a shorter "
                             "max_seq_len, fewer max_kv_tokens or a smaller max_batch",
                             shape.num_pages, shape.page_size, bytes));
   }
-  return tensors_of_layer(shape) * static_cast<std::size_t>(shape.num_layers) * page_bytes *
+  return tensors_of_layer(shape) * static_cast<std::size_t>(layers_with_keys(shape)) * page_bytes *
          static_cast<std::size_t>(shape.num_pages);
 }
 
@@ -182,16 +191,17 @@ KvCache::KvCache(const KvCacheShape& shape, OpsBackend& ops)
                                   static_cast<std::size_t>(shape_.num_pages);
   std::byte* memory = memory_.data.get();
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
-    KvCacheView view;
-    view.k = memory + tensors_of_layer(shape_) * static_cast<std::size_t>(layer) * layer_bytes;
-    view.v = shape_.values_in_keys ? view.k : static_cast<std::byte*>(view.k) + layer_bytes;
+    KvCacheView& view = layers_.emplace_back();
+    view.page_size = shape_.page_size;
+    if (!has_keys(shape_, layer)) continue;
+    view.k = memory;
+    view.v = shape_.values_in_keys ? view.k : memory + layer_bytes;
+    memory += tensors_of_layer(shape_) * layer_bytes;
     view.dtype = shape_.dtype;
     view.page_stride = page_stride;
     view.token_stride = shape_.head_dim;
     view.head_stride = std::int64_t{shape_.page_size} * shape_.head_dim;
-    view.page_size = shape_.page_size;
     view.num_pages = shape_.num_pages;
-    layers_.push_back(view);
   }
 }
 

@@ -22,6 +22,7 @@ struct KvCacheShape {
   std::int64_t num_pages = 0;  ///< pages, each for one page of tokens in all layers
   /// Values are the first numbers of keys, which are all that is kept.
   bool values_in_keys = false;
+  std::vector<bool> layer_has_keys = {};  ///< (num_layers); empty: all have
 };
 
 /// Hands out page numbers [0, num_pages). A page may have several owners, and is free again when the last
@@ -118,7 +119,7 @@ class KvCache {
   KvCache(const KvCache&) = delete;  // sequences refer to it
   KvCache& operator=(const KvCache&) = delete;
 
-  /// One view a layer, without a block table.
+  /// One view a layer, without a block table; of layers without keys there is the page size alone.
   const std::vector<KvCacheView>& layers() const { return layers_; }
   const KvCacheShape& shape() const { return shape_; }
   std::int64_t size_bytes() const { return static_cast<std::int64_t>(memory_.size_bytes); }

@@ -69,6 +69,7 @@ KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.values_in_keys = config.latent.has_value();
+  shape.layer_has_keys = config.layer_has_attention;
   shape.dtype = resolve_kv_dtype(options, model.activation_dtype());
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
@@ -106,8 +107,9 @@ Runtime::Runtime(std::shared_ptr<LoadedModel> model, RuntimeOptions options, OnP
   const std::lock_guard lock(model_->step_mutex());
   cache_ = std::make_unique<KvCache>(cache_shape(*model_, options_), model_->ops());
   options_.max_kv_tokens = cache_->pages().num_pages() * options_.page_size;
+  states_ = std::make_unique<StateCache>(model_->config(), options_.max_batch, model_->ops());
   plan_ = std::make_unique<ExecutionPlan>(model_->config(), model_->weights(), cache_->layers(),
-                                          plan_options(*model_, options_), model_->ops());
+                                          states_->layers(), plan_options(*model_, options_), model_->ops());
   EngineCoreOptions core_options;
   core_options.vocab_size = model_->config().vocab_size;
   core_options.token_limit = model_->drawable().limit;
@@ -117,7 +119,7 @@ Runtime::Runtime(std::shared_ptr<LoadedModel> model, RuntimeOptions options, OnP
   core_options.end_tokens = model_->end_tokens();
   core_options.tokenizer = model_->tokenizer();
   core_options.on_prefill = std::move(on_prefill);
-  core_ = std::make_unique<EngineCore>(*plan_, *cache_, model_->ops(), std::move(core_options));
+  core_ = std::make_unique<EngineCore>(*plan_, *cache_, *states_, model_->ops(), std::move(core_options));
 }
 
 }  // namespace tessera

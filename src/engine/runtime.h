@@ -9,6 +9,7 @@
 #include "engine/engine_core.h"
 #include "engine/kv_cache.h"
 #include "engine/loaded_model.h"
+#include "engine/state_cache.h"
 #include "model/execution_plan.h"
 
 namespace tessera {
@@ -43,8 +44,8 @@ RuntimeOptions runtime_options(const Options& options) {
 /// Throws Error{kInvalidArgument} for what no model allows.
 void validate(const RuntimeOptions& options);
 
-/// What runs one model: a KV cache, an execution plan and the core of an engine. Members are destroyed from
-/// the last to the first: each refers to those above it.
+/// What runs one model: a KV cache, the states of layers without attention, an execution plan and the core of
+/// an engine. Members are destroyed from the last to the first: each refers to those above it.
 class Runtime {
  public:
   using OnPrefill = std::function<void(std::span<const PrefillProgress>, bool is_within_step)>;
@@ -64,6 +65,7 @@ class Runtime {
   std::shared_ptr<LoadedModel> model_;
   RuntimeOptions options_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<StateCache> states_;
   std::unique_ptr<ExecutionPlan> plan_;
   std::unique_ptr<EngineCore> core_;
 };

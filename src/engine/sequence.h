@@ -10,6 +10,7 @@
 #include "engine/kv_cache.h"
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
+#include "engine/state_cache.h"
 #include "engine/text_output.h"
 #include "tessera/engine.h"
 
@@ -17,12 +18,14 @@ namespace tessera {
 
 /// A request and what has become of it.
 struct Sequence {
-  Sequence(RequestId sequence_id, Request&& sequence_request, KvCache& cache, const Tokenizer* tokenizer)
+  Sequence(RequestId sequence_id, Request&& sequence_request, KvCache& cache, StateCache& states,
+           const Tokenizer* tokenizer)
       : id(sequence_id),
         request(std::move(sequence_request)),
         tokens(std::move(request.prompt)),
         num_prompt_tokens(static_cast<std::int64_t>(tokens.size())),
         pages(cache),
+        state(states),
         // A constraint counts a leading space, so that its text has it in any case.
         text(tokenizer, request.stop, !request.constraint && opens_text(tokenizer, tokens)) {}
 
@@ -44,6 +47,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  // the prompt and what was drawn
   std::int64_t num_prompt_tokens;
   KvSequence pages;
+  StateSlot state;    // while it runs
   PrefixChain chain;  // of its pages, as far as the prefix cache knows them
   TextOutput text;
   std::int64_t num_computed = 0;  // tokens whose keys and values are in the cache

@@ -116,7 +116,38 @@ void check_latent(const LatentAttentionConfig& latent, const Checker& check) {
   check.integer("the size of a head of values", latent.value_dim, 1, 1 << 14);
 }
 
+void check_recurrent(const ModelConfig& config, const Checker& check) {
+  if (config.short_conv) check.integer("the convolution's length", config.short_conv->taps, 2, kMostConvTaps);
+  if (const std::optional<GatedDeltaConfig>& delta = config.gated_delta) {
+    constexpr int kMostHeads = 1 << 14;
+    check.integer("the convolution's length", delta->taps, 2, kMostConvTaps);
+    check.integer("the number of key heads of linear attention", delta->num_key_heads, 1, kMostHeads);
+    check.integer("the number of value heads of linear attention", delta->num_value_heads, 1, kMostHeads);
+    check.integer("the size of a key head of linear attention", delta->key_dim, 1, kMostDeltaKeyDim);
+    check.integer("the size of a value head of linear attention", delta->value_dim, 1, 1 << 14);
+    if (delta->num_value_heads % delta->num_key_heads != 0) {
+      check.fail("the number of value heads of linear attention", delta->num_value_heads,
+                 fmt::format("expected a multiple of the number of key heads, {}", delta->num_key_heads));
+    }
+  }
+  const std::vector<bool>& layers = config.layer_has_attention;
+  if (layers.empty()) return;
+  if (layers.size() != static_cast<std::size_t>(config.num_layers)) {
+    check.fail("the number of layers with or without attention", layers.size(),
+               fmt::format("expected the number of layers, {}", config.num_layers));
+  }
+  if (std::ranges::count(layers, true) == 0)
+    check.fail("the number of layers with attention", 0, "expected one at least");
+}
+
 }  // namespace
+
+RecurrentStateSize recurrent_state_size(const ModelConfig& config) {
+  if (config.short_conv) return {(config.short_conv->taps - 1) * config.hidden_size, 0};
+  if (!config.gated_delta) return {};
+  const GatedDeltaConfig& delta = *config.gated_delta;
+  return {(delta.taps - 1) * delta.conv_columns(), delta.value_columns() * delta.key_dim};
+}
 
 std::string_view architecture_name(Architecture architecture) noexcept {
   switch (architecture) {
@@ -196,6 +227,16 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "nemotron";
     case Architecture::kArcee:
       return "arcee";
+    case Architecture::kLfm2:
+      return "lfm2";
+    case Architecture::kLfm2Moe:
+      return "lfm2_moe";
+    case Architecture::kQwen3Next:
+      return "qwen3_next";
+    case Architecture::kQwen35:
+      return "qwen3_5";
+    case Architecture::kQwen35Moe:
+      return "qwen3_5_moe";
   }
   return "unknown";
 }
@@ -212,6 +253,9 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kErnie45Moe:
     case Architecture::kDots1:
     case Architecture::kDeepSeek:
+    case Architecture::kLfm2Moe:
+    case Architecture::kQwen3Next:
+    case Architecture::kQwen35Moe:
       return true;
     default:
       return false;
@@ -225,7 +269,15 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen3:
     case Architecture::kQwen3Moe:
     case Architecture::kDots1:
+    case Architecture::kLfm2:
+    case Architecture::kLfm2Moe:
       config.qk_norm = QkNorm::kEachHead;
+      break;
+    case Architecture::kQwen3Next:
+    case Architecture::kQwen35:
+    case Architecture::kQwen35Moe:
+      config.qk_norm = QkNorm::kEachHead;
+      config.attention_gate = true;
       break;
     case Architecture::kHunYuanDense:
       config.qk_norm = QkNorm::kEachHead;
@@ -380,6 +432,7 @@ void validate(const ModelConfig& config, const std::string& source) {
     check.fail("the number of layers with or without experts", config.layer_has_experts.size(),
                fmt::format("expected the number of layers, {}", config.num_layers));
   }
+  check_recurrent(config, check);
   check_rope(config.rope, config.head_dim, check);
   if (config.sliding_rope) check_rope(*config.sliding_rope, config.head_dim, check);
   if (config.query_scaling) {

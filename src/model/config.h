@@ -50,7 +50,12 @@ enum class Architecture {
   kGptNeoX,
   kStableLm,
   kNemotron,
-  kArcee
+  kArcee,
+  kLfm2,
+  kLfm2Moe,
+  kQwen3Next,
+  kQwen35,
+  kQwen35Moe
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
@@ -99,6 +104,29 @@ struct LatentAttentionConfig {
 };
 /// Of the norms of latents, whatever that of the others is.
 inline constexpr float kLatentNormEps = 1e-6f;
+
+/// Of layers that mix their tokens by a short convolution between two gates instead of by attention.  Liquid
+/// AI, "LFM2 Technical Report" (2025).
+struct ShortConvConfig {
+  int taps = 0;       ///< tokens that a channel sees, its own included
+  bool bias = false;  ///< of all three: both products and the convolution
+
+  friend bool operator==(const ShortConvConfig&, const ShortConvConfig&) = default;
+};
+
+/// Of layers that mix their tokens by the gated delta rule (GatedDeltaArguments) instead of by attention,
+/// behind a short convolution of queries, keys and values.
+struct GatedDeltaConfig {
+  int num_key_heads = 0, num_value_heads = 0;  ///< the latter a multiple of the former
+  int key_dim = 0, value_dim = 0;              ///< of a head
+  int taps = 0;                                ///< of the convolution
+
+  std::int64_t key_columns() const { return std::int64_t{num_key_heads} * key_dim; }
+  std::int64_t value_columns() const { return std::int64_t{num_value_heads} * value_dim; }
+  /// Queries, keys and values.
+  std::int64_t conv_columns() const { return 2 * key_columns() + value_columns(); }
+  friend bool operator==(const GatedDeltaConfig&, const GatedDeltaConfig&) = default;
+};
 
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
@@ -166,6 +194,11 @@ struct ModelConfig {
   std::optional<MixtureConfig> mixture;  ///< none: no layer has experts
   std::vector<bool> layer_has_experts;   ///< (num_layers); empty: all do, if there is a mixture
   bool attention_sinks = false;          ///< a logit for each head that takes part in softmax
+  bool attention_gate = false;  ///< what heads give is multiplied by the sigmoid of a product of its own
+  /// At most one of these: what layers without attention have.
+  std::optional<ShortConvConfig> short_conv;
+  std::optional<GatedDeltaConfig> gated_delta;
+  std::vector<bool> layer_has_attention;  ///< (num_layers), of one at least; empty: all do
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
@@ -188,6 +221,20 @@ inline bool has_experts(const ModelConfig& config, int layer) {
   const std::vector<bool>& layers = config.layer_has_experts;
   return config.mixture && (layers.empty() || layers[static_cast<std::size_t>(layer)]);
 }
+
+/// Whether a layer mixes its tokens by attention; else it carries a state along.
+inline bool has_attention(const ModelConfig& config, int layer) {
+  const std::vector<bool>& layers = config.layer_has_attention;
+  return layers.empty() || layers[static_cast<std::size_t>(layer)];
+}
+
+/// Numbers of fp32 that a layer without attention keeps of a sequence.
+struct RecurrentStateSize {
+  std::int64_t conv = 0;    ///< rows of its convolution
+  std::int64_t matrix = 0;  ///< of all heads
+};
+/// Zeros where all layers have attention.
+RecurrentStateSize recurrent_state_size(const ModelConfig& config);
 
 /// Sets the window of the layers that `layers` names, (num_layers).
 void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bool> layers);

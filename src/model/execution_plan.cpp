@@ -32,11 +32,12 @@ PagedAttentionOptions attention_options(const ModelConfig& config, const Executi
 }  // namespace
 
 ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weights,
-                             std::vector<KvCacheView> cache, const ExecutionPlanOptions& options,
-                             OpsBackend& ops)
+                             std::vector<KvCacheView> cache, std::vector<RecurrentStateView> states,
+                             const ExecutionPlanOptions& options, OpsBackend& ops)
     : config_(config),
       weights_(weights),
       cache_(std::move(cache)),
+      states_(std::move(states)),
       options_(options),
       ops_(ops),
       rope_(rope_frequencies(config.rope, config.head_dim, options.max_seq_len)),
@@ -62,13 +63,17 @@ void ExecutionPlan::allocate_buffers() {
   if (config_.latent) {
     allocate_latent_buffers(dtype, rows);
   } else {
-    qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
+    const std::int64_t gate_columns = config_.attention_gate ? q_columns : 0;
+    qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows,
+                  q_columns + 2 * kv_columns + gate_columns);
+    if (config_.attention_gate) attention_gate_ = columns_of(qkv_, q_columns + 2 * kv_columns, q_columns);
     q_ = columns_of(qkv_, 0, q_columns);
     k_ = columns_of(qkv_, q_columns, kv_columns);
     qk_ = columns_of(qkv_, 0, q_columns + kv_columns);
     v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
     attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
   }
+  if (has_states()) allocate_recurrent_buffers(dtype, rows);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
   if (config_.mixture) {
     const MixtureConfig& mixture = *config_.mixture;
@@ -137,7 +142,7 @@ void ExecutionPlan::allocate_buffers() {
   const std::int64_t page_size = cache_.front().page_size;
   descriptors_.block_table_stride = (options_.max_seq_len + page_size - 1) / page_size;
   host_tokens_.resize(tokens);
-  host_descriptors_.resize(2 * (batch + 1) + batch + (scales_queries() ? 3 : 2) * tokens);
+  host_descriptors_.resize(2 * (batch + 1) + 2 * batch + (scales_queries() ? 3 : 2) * tokens);
   uploaded_block_table_.resize(batch);
   tokens_ = ops_.allocate(tokens * sizeof(std::int32_t), "tokens");
   descriptor_buffer_ =
@@ -149,7 +154,8 @@ void ExecutionPlan::allocate_buffers() {
   descriptors_.prompt_cu_seqlens = descriptors_.cu_seqlens + batch + 1;
   descriptors_.seq_lens_kv = descriptors_.prompt_cu_seqlens + batch + 1;
   descriptors_.block_table = block_table_buffer_.as<std::int32_t>();
-  positions_ = descriptors_.seq_lens_kv + batch;
+  state_slots_ = descriptors_.seq_lens_kv + batch;
+  positions_ = state_slots_ + batch;
   sequences_ = positions_ + tokens;
   if (scales_queries()) query_scales_ = reinterpret_cast<const float*>(sequences_ + tokens);
 }
@@ -205,7 +211,9 @@ void ExecutionPlan::reserve_attention() {
   const std::vector<SequenceSlice> prefill = {slice(tokens)};
   for (const std::vector<SequenceSlice>& slices : {decode, prefill}) {
     const StepShape shape = begin_step(slices);
-    for (int layer = 0; layer < config_.num_layers; ++layer) attention_.prepare(attention_call(shape, layer));
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      if (attends(layer)) attention_.prepare(attention_call(shape, layer));
+    }
   }
 }
 
@@ -228,7 +236,8 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
   std::int32_t* cu_seqlens = host_descriptors_.data();
   std::int32_t* prompt_cu_seqlens = cu_seqlens + max_batch + 1;
   std::int32_t* seq_lens_kv = prompt_cu_seqlens + max_batch + 1;
-  std::int32_t* positions = seq_lens_kv + max_batch;
+  std::int32_t* state_slots = seq_lens_kv + max_batch;
+  std::int32_t* positions = state_slots + max_batch;
   std::int32_t* sequences = positions + max_tokens;
   std::int32_t* query_scales = sequences + max_tokens;
 
@@ -244,6 +253,11 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
     const std::int64_t length = slice.first_position + count;
     const std::int64_t capacity =
         static_cast<std::int64_t>(slice.block_table.size()) * cache_.front().page_size;
+    if (slice.state_slot < 0 || slice.state_slot >= options_.max_batch) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("sequence {} of a step has state slot {}; expected 0 to {}", b,
+                              slice.state_slot, options_.max_batch - 1));
+    }
     if (count < 1 || shape.num_tokens + count > options_.max_tokens || length > options_.max_seq_len ||
         length > capacity ||
         static_cast<std::int64_t>(slice.block_table.size()) > descriptors_.block_table_stride) {
@@ -270,6 +284,7 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
     longest = std::max(longest, length);
     cu_seqlens[b + 1] = static_cast<std::int32_t>(shape.num_tokens);
     seq_lens_kv[b] = static_cast<std::int32_t>(length);
+    state_slots[b] = slice.state_slot;
     upload_block_table(b, slice.block_table);
   }
   for (std::int64_t b = shape.num_decodes; b <= shape.batch; ++b) {

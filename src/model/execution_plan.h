@@ -22,6 +22,13 @@ struct SequenceSlice {
   std::span<const std::int32_t> tokens;       ///< at least one
   std::int64_t first_position = 0;            ///< tokens of the sequence that the cache already holds
   std::span<const std::int32_t> block_table;  ///< pages for first_position + tokens.size() tokens or more
+  std::int32_t state_slot = 0;                ///< of layers without attention, another one for each sequence
+};
+
+/// What a layer without attention keeps of sequences, fp32 in the device's memory, a slot a sequence.
+struct RecurrentStateView {
+  float* conv = nullptr;    ///< (max_batch, recurrent_state_size().conv)
+  float* matrix = nullptr;  ///< (max_batch, recurrent_state_size().matrix)
 };
 
 /// Rows [begin, begin + count) of a step.
@@ -66,7 +73,8 @@ struct PlanStep {
 ///   embedding, embedding_scale
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
 ///               q_norm and k_norm, rope_append (or q_norm behind it), query_scale, attention, o_proj
-///               (latent attention: add_latent_steps before o_proj),
+///               (latent attention: add_latent_steps before o_proj; layers without attention:
+///               add_recurrent_steps instead of all from q/k/v_proj to o_proj),
 ///               attention_out_norm, post_attention_norm (with the residual add), gate_proj and up_proj,
 ///               activation, down_proj (stacked gate and up with the activation as one step), mlp_out_norm;
 ///               of a layer of experts router, route_experts, experts' gate and up, activation and down,
@@ -90,10 +98,11 @@ struct PlanStep {
 /// that never change, so that a device can record run_layers and run_head once and replay them.
 class ExecutionPlan {
  public:
-  /// `weights`, `ops` and the memory behind `cache` (one view a layer, block_table null) must outlive the
-  /// plan. Throws Error{kUnsupported} if the attention backend can't run the model, Error{kOutOfMemory}.
+  /// `weights`, `ops` and the memory behind `cache` (one view a layer, block_table null) and `states` (one a
+  /// layer, none if all have attention) must outlive the plan. Throws Error{kUnsupported} if the attention
+  /// backend can't run the model, Error{kOutOfMemory}.
   ExecutionPlan(const ModelConfig& config, const ModelWeights& weights, std::vector<KvCacheView> cache,
-                const ExecutionPlanOptions& options, OpsBackend& ops);
+                std::vector<RecurrentStateView> states, const ExecutionPlanOptions& options, OpsBackend& ops);
   ExecutionPlan(const ExecutionPlan&) = delete;  // the steps refer to it
   ExecutionPlan& operator=(const ExecutionPlan&) = delete;
 
@@ -132,6 +141,11 @@ class ExecutionPlan {
   /// Scores s become cap tanh(s / cap); none: they stay.
   std::optional<float> attention_softcap() const { return config_.attention_softcap; }
 
+  /// Whether a layer has queries and keys.
+  bool attends(int layer) const { return has_attention(config_, layer); }
+  /// Whether sequences have a state beside their keys and values, which can't be cut to fewer tokens.
+  bool has_states() const { return !states_.empty(); }
+
   /// The list for steps of this shape. Valid as long as the plan.
   std::span<const PlanStep> steps(const StepShape& shape);
   const ExecutionPlanOptions& options() const { return options_; }
@@ -143,7 +157,7 @@ class ExecutionPlan {
 
   /// What one kernel does in a layer.
   struct LayerFusion {
-    bool qkv = false;            ///< input norm and q/k/v_proj
+    bool qkv = false;            ///< input norm and q/k/v_proj, or a layer's without attention first product
     bool rope = false;           ///< and rope_append; never if heads are normed
     bool gate_up = false;        ///< post-attention norm, gate and up_proj and activation
     bool gated = false;          ///< if not that, or of an expert that all tokens share: the latter two
@@ -161,6 +175,15 @@ class ExecutionPlan {
   /// Of latent attention everything up to o_proj.
   void add_latent_steps(StepList& list, int layer);
   void allocate_latent_buffers(DType dtype, std::int64_t rows);
+  /// Of a layer without attention all from the norm to the product that belongs to the residual stream.
+  void add_recurrent_steps(StepList& list, int layer, LayerFusion fusion);
+  void allocate_recurrent_buffers(DType dtype, std::int64_t rows);
+  /// The first product of a layer without attention, of rows that are not normed yet.
+  NormedGemmArguments normed_in_proj(const StepShape& shape, int layer) const;
+  void short_conv(const StepShape& shape, int layer);
+  void delta_conv(const StepShape& shape, int layer);
+  void gated_delta(const StepShape& shape, int layer);
+  SequenceRows sequence_rows(const StepShape& shape) const;
   /// Groups rows by heads as mixtures do slots by experts: a product of each head with its own matrix.
   void group_heads(std::int64_t num_tokens);
   void turn_latents(const StepShape& shape);
@@ -230,6 +253,7 @@ class ExecutionPlan {
   ModelConfig config_;
   const ModelWeights& weights_;
   std::vector<KvCacheView> cache_;
+  std::vector<RecurrentStateView> states_;
   ExecutionPlanOptions options_;
   OpsBackend& ops_;
   RopeFrequencies rope_, sliding_rope_;  ///< of layers, and of those that slide
@@ -241,14 +265,15 @@ class ExecutionPlan {
   DeviceBuffer residual_buffer_, normed_buffer_, qkv_buffer_, attended_buffer_, delta_buffer_,
       gate_up_buffer_;
   DeviceBuffer head_input_buffer_, logits_buffer_, frequencies_;
-  Matrix residual_;   ///< (max_tokens, hidden_size) fp32
-  Matrix normed_;     ///< (max_tokens, hidden_size)
-  Matrix qkv_;        ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
-  Matrix qk_;         ///< its columns of queries and keys
-  Matrix q_, k_, v_;  ///< its column ranges; of latent attention there is q_ alone
-  Matrix attended_;   ///< (max_tokens, num_heads * head_dim)
-  Matrix delta_;      ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_up_;    ///< (max_tokens, 2 * the widest layer's mlp_width), without a gate half of it
+  Matrix residual_;        ///< (max_tokens, hidden_size) fp32
+  Matrix normed_;          ///< (max_tokens, hidden_size)
+  Matrix qkv_;             ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix qk_;              ///< its columns of queries and keys
+  Matrix q_, k_, v_;       ///< its column ranges; of latent attention there is q_ alone
+  Matrix attention_gate_;  ///< behind them, where attention has a gate
+  Matrix attended_;        ///< (max_tokens, num_heads * head_dim)
+  Matrix delta_;           ///< (max_tokens, hidden_size): what the next norm adds to the residual
+  Matrix gate_up_;         ///< (max_tokens, 2 * the widest layer's mlp_width), without a gate half of it
   DeviceBuffer router_logits_buffer_, routing_buffer_, expert_gate_up_buffer_, expert_results_buffer_;
   Matrix router_logits_;            ///< (max_tokens, num_experts) fp32
   ExpertRouting routing_;           ///< of max_tokens rows
@@ -272,6 +297,12 @@ class ExecutionPlan {
   std::int64_t heads_of_tokens_ = 0;  ///< tokens that heads_ was made for
   std::vector<std::int32_t> host_heads_;
 
+  // Of layers without attention.
+  DeviceBuffer mix_buffer_, conv_buffer_, mixed_buffer_;
+  Matrix mix_;    ///< (max_tokens, columns): what their first product gives, whose parts they are
+  Matrix conv_;   ///< (max_tokens, conv_columns), of the gated delta rule
+  Matrix mixed_;  ///< (max_tokens, columns): what their last product takes
+
   DeviceBuffer copy_weights_buffer_;
   Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before
 
@@ -281,10 +312,11 @@ class ExecutionPlan {
   // What a step's tokens are. One upload brings positions, sequences, cu_seqlens, seq_lens and query scales.
   DeviceBuffer tokens_, descriptor_buffer_, block_table_buffer_;
   std::vector<std::int32_t> host_tokens_, host_descriptors_;
-  StepDescriptors descriptors_;              ///< into the device's buffers
-  const std::int32_t* positions_ = nullptr;  ///< (max_tokens), in the device's memory
-  const std::int32_t* sequences_ = nullptr;  ///< (max_tokens), in the device's memory
-  const float* query_scales_ = nullptr;      ///< (max_tokens), in the device's memory; null: all are 1
+  StepDescriptors descriptors_;                ///< into the device's buffers
+  const std::int32_t* positions_ = nullptr;    ///< (max_tokens), in the device's memory
+  const std::int32_t* sequences_ = nullptr;    ///< (max_tokens), in the device's memory
+  const std::int32_t* state_slots_ = nullptr;  ///< (max_batch), in the device's memory
+  const float* query_scales_ = nullptr;        ///< (max_tokens), in the device's memory; null: all are 1
   std::vector<std::vector<std::int32_t>> uploaded_block_table_;  ///< (max_batch), what the device holds
 };
 

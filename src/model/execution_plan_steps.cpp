@@ -40,9 +40,13 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
     LayerFusion fusion;
     // RoPE that a kernel doesn't take, of a cache of another type, say, leaves it the rest.
     const bool norms = may_norm_in_products();
-    fusion.rope =
-        norms && config_.qk_norm == QkNorm::kNone && takes_normed_qkv(shape, layer, /*with_rope=*/true);
-    fusion.qkv = fusion.rope || (norms && takes_normed_qkv(shape, layer, /*with_rope=*/false));
+    if (attends(layer)) {
+      fusion.rope = norms && config_.qk_norm == QkNorm::kNone && !config_.attention_gate &&
+                    takes_normed_qkv(shape, layer, /*with_rope=*/true);
+      fusion.qkv = fusion.rope || (norms && takes_normed_qkv(shape, layer, /*with_rope=*/false));
+    } else {
+      fusion.qkv = norms && weights.recurrent.in && ops_.takes_normed_gemm(normed_in_proj(shape, layer));
+    }
     const bool is_mixture = has_experts(config_, layer);
     fusion.gate_up =
         norms && !is_mixture && weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
@@ -72,7 +76,11 @@ ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>
   }
   for (std::size_t i = 0; i < fusions.size(); ++i) {
     const int layer = static_cast<int>(i);
-    add_attention_steps(list, layer, fusions[i]);
+    if (attends(layer)) {
+      add_attention_steps(list, layer, fusions[i]);
+    } else {
+      add_recurrent_steps(list, layer, fusions[i]);
+    }
     // Behind the last layer the head's norm adds what comes out.
     add_mlp_steps(list, layer, fusions[i], i + 1 < fusions.size() && fusions[i + 1].qkv);
   }
@@ -278,6 +286,9 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
         add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
       }
       add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
+      if (config_.attention_gate)
+        add_linear(list, "gate_proj", layer, normed_, weights.attention_gate, weights.attention_gate_bias,
+                   attention_gate_);
     }
   }
   if (config_.parallel_norms) add_mlp_norm(list, layer, false);
@@ -296,6 +307,15 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
     list.push_back({"query_scale", layer, [this](const StepShape& shape) { scale_queries(shape); }});
   list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
+  if (config_.attention_gate) {
+    list.push_back(
+        {"attention_gate", layer, [this](const StepShape& shape) {
+           const Matrix attended = first_rows(attended_, shape.num_tokens);
+           ops_.gated_activation(
+               {GatedActivation::kSigmoid, first_rows(attention_gate_, shape.num_tokens), attended, attended},
+               ops_.stream());
+         }});
+  }
   add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias,
                       fusion.gate_up || config_.parallel_blocks);
   if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);

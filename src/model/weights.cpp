@@ -290,15 +290,60 @@ void load_latent(Loader& loader, const std::string& attention, const LatentAtten
   latent.v_b = loader.heads(attention + "v_b_proj.weight");
 }
 
-void load_qkv(Loader& loader, const std::string& attention, bool fused, LayerWeights& weights) {
-  if (fused) return loader.load({attention + "qkv_proj", &weights.qkv, &weights.qkv_bias});
-  const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
-                                         {attention + "k_proj", &weights.k, &weights.k_bias},
-                                         {attention + "v_proj", &weights.v, &weights.v_bias}};
+void load_qkv(Loader& loader, const std::string& attention, const ModelConfig& config,
+              LayerWeights& weights) {
+  if (config.fused_qkv) return loader.load({attention + "qkv_proj", &weights.qkv, &weights.qkv_bias});
+  std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
+                                   {attention + "k_proj", &weights.k, &weights.k_bias},
+                                   {attention + "v_proj", &weights.v, &weights.v_bias}};
+  if (config.attention_gate) {
+    qkv.push_back({attention + "gate_proj", &weights.attention_gate, &weights.attention_gate_bias});
+    if (!loader.stack(qkv, weights.qkv, weights.qkv_bias)) loader.load_each(qkv);
+    return;
+  }
   if (loader.stack(qkv, weights.qkv, weights.qkv_bias)) return;
   const std::span<const Loader::Part> parts = qkv;
   if (!loader.stack(parts.first(2), weights.qk, weights.qk_bias)) loader.load_each(parts.first(2));
   loader.load_each(parts.last(1));
+}
+
+void load_attention(Loader& loader, const std::string& attention, const ModelConfig& config,
+                    LayerWeights& weights, std::vector<std::vector<float>>& made) {
+  if (config.latent) {
+    load_latent(loader, attention, *config.latent, weights, made);
+  } else {
+    load_qkv(loader, attention, config, weights);
+  }
+  if (config.qk_norm_after_rope) {
+    loader.load_norms_after_rope(attention, weights, made);
+  } else {
+    weights.q_norm = loader.norm(attention + "q_norm.weight", made);
+    weights.k_norm = loader.norm(attention + "k_norm.weight", made);
+  }
+  loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
+  weights.sinks = loader.floats(attention + "sinks.weight", 0, made);
+}
+
+void load_short_conv(Loader& loader, const std::string& prefix, RecurrentWeights& weights,
+                     std::vector<std::vector<float>>& made) {
+  loader.load({prefix + "in_proj", &weights.in, &weights.in_bias});
+  weights.conv = loader.floats(prefix + "conv.weight", 0, made);
+  weights.conv_bias = loader.floats(prefix + "conv.bias", 0, made);
+  loader.load({prefix + "out_proj", &weights.out, &weights.out_bias});
+}
+
+void load_gated_delta(Loader& loader, const std::string& prefix, RecurrentWeights& weights,
+                      std::vector<std::vector<float>>& made) {
+  const std::vector<Loader::Part> in = {{prefix + "qkv_proj", &weights.qkv, nullptr},
+                                        {prefix + "z_proj", &weights.z, nullptr},
+                                        {prefix + "b_proj", &weights.b, nullptr},
+                                        {prefix + "a_proj", &weights.a, nullptr}};
+  if (!loader.stack(in, weights.in, weights.in_bias)) loader.load_each(in);
+  weights.conv = loader.floats(prefix + "conv.weight", 0, made);
+  weights.a_log = loader.floats(prefix + "a_log.weight", 0, made);
+  weights.dt_bias = loader.floats(prefix + "dt.bias", 0, made);
+  weights.norm = loader.weight(prefix + "norm.weight");
+  loader.load({prefix + "out_proj", &weights.out, &weights.out_bias});
 }
 
 void load_gate_up(Loader& loader, const std::string& mlp, const ModelConfig& config, LayerWeights& weights) {
@@ -319,18 +364,13 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   LayerWeights weights;
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
   weights.input_norm_bias = loader.weight(prefix + "input_layernorm.bias");
-  if (config.latent) {
-    load_latent(loader, attention, *config.latent, weights, made);
+  if (has_attention(config, layer)) {
+    load_attention(loader, attention, config, weights, made);
+  } else if (config.short_conv) {
+    load_short_conv(loader, prefix + "short_conv.", weights.recurrent, made);
   } else {
-    load_qkv(loader, attention, config.fused_qkv, weights);
+    load_gated_delta(loader, prefix + "linear_attn.", weights.recurrent, made);
   }
-  if (config.qk_norm_after_rope) {
-    loader.load_norms_after_rope(attention, weights, made);
-  } else {
-    weights.q_norm = loader.norm(attention + "q_norm.weight", made);
-    weights.k_norm = loader.norm(attention + "k_norm.weight", made);
-  }
-  loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
   const Weight between = loader.norm(prefix + "post_attention_layernorm.weight", made);
   if (config.norms_after) {
     weights.attention_out_norm = between;
@@ -340,7 +380,6 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
     weights.post_attention_norm = between;
     weights.post_attention_norm_bias = loader.weight(prefix + "post_attention_layernorm.bias");
   }
-  weights.sinks = loader.floats(attention + "sinks.weight", 0, made);
   if (has_experts(config, layer)) {
     weights.router = loader.router(mlp + "router.weight");
     weights.router_bias = loader.weight(mlp + "router.bias");

@@ -27,6 +27,20 @@ struct LatentWeights {
   Weight v_b;              ///< (num_heads * value_dim, kv_rank)
 };
 
+/// Those of a layer without attention: of a short convolution, or of the gated delta rule.
+struct RecurrentWeights {
+  /// (3 hidden_size, hidden_size): the gates of what goes in and of what comes out, and that itself; of the
+  /// gated delta rule the rows of those below, where the device has them in one; then they have no data.
+  Weight in;
+  Weight in_bias;
+  Weight qkv, z;           ///< (conv_columns, hidden_size), (value_columns, hidden_size)
+  Weight b, a;             ///< (num_value_heads, hidden_size)
+  Weight conv, conv_bias;  ///< (channels, taps), (1, channels); fp32
+  Weight a_log, dt_bias;   ///< (1, num_value_heads), fp32
+  Weight norm;             ///< (1, value_dim), of each head's values
+  Weight out, out_bias;    ///< (hidden_size, hidden_size or value_columns)
+};
+
 /// Weights of one transformer layer. A Weight without data is one that the model doesn't have.
 struct LayerWeights {
   Weight input_norm;       ///< (1, hidden_size)
@@ -35,6 +49,9 @@ struct LayerWeights {
   /// query_dim, of rows of q_rank if that is not 0.
   Weight q, k, v;
   LatentWeights latent;
+  RecurrentWeights recurrent;
+  /// (num_heads * head_dim, hidden_size), of attention_gate; among qkv's rows if they are one.
+  Weight attention_gate, attention_gate_bias;
   Weight qkv;  ///< the rows of q, k and v, where checkpoint or device has them in one; then they have no data
   Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;

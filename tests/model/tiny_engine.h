@@ -10,6 +10,7 @@
 
 #include "engine/engine_core.h"
 #include "engine/kv_cache.h"
+#include "engine/state_cache.h"
 #include "model/execution_plan.h"
 #include "model/random_checkpoint.h"
 #include "model/weights.h"
@@ -28,15 +29,18 @@ struct TinyEngine {
     if (change) change(random.checkpoint.config);
     const ModelConfig& config = random.checkpoint.config;
     weights = load_weights(random.checkpoint, ops);
-    const KvCacheShape shape{config.num_layers, config.num_kv_heads, config.head_dim, DType::kF32, 8, 64};
+    const KvCacheShape shape{
+        config.num_layers,         config.num_kv_heads, config.head_dim, DType::kF32, 8, 64, false,
+        config.layer_has_attention};
     cache = std::make_unique<KvCache>(shape, ops);
+    states = std::make_unique<StateCache>(config, 4, ops);
     ExecutionPlanOptions options;
     options.batch_invariant = batch_invariant;
     options.max_tokens = 64;
     options.max_batch = 4;
     options.max_seq_len = 128;
     options.max_logits_rows = 64;
-    plan = std::make_unique<ExecutionPlan>(config, weights, cache->layers(), options, ops);
+    plan = std::make_unique<ExecutionPlan>(config, weights, cache->layers(), states->layers(), options, ops);
     EngineCoreOptions core_options;
     core_options.vocab_size = config.vocab_size;
     core_options.token_limit = config.vocab_size;
@@ -44,7 +48,7 @@ struct TinyEngine {
     core_options.prefill_chunk = 60;
     core_options.prefix_cache = prefix_cache;
     core_options.end_tokens = std::move(end_tokens);
-    core = std::make_unique<EngineCore>(*plan, *cache, ops, core_options);
+    core = std::make_unique<EngineCore>(*plan, *cache, *states, ops, core_options);
   }
 
   /// The tokens that each request draws, side by side.
@@ -75,6 +79,7 @@ struct TinyEngine {
   RandomCheckpoint random;
   ModelWeights weights;
   std::unique_ptr<KvCache> cache;
+  std::unique_ptr<StateCache> states;
   std::unique_ptr<ExecutionPlan> plan;
   std::unique_ptr<EngineCore> core;
 };

@@ -216,6 +216,82 @@ constexpr HfArchitecture granite_moe_class(std::string_view class_name, std::str
           .has_multipliers = true};
 }
 
+/// Of text, or what takes images, too.
+constexpr HfArchitecture lfm2_class(std::string_view class_name, std::string_view model_type,
+                                    const char* text_model_type) {
+  return {.class_name = class_name,
+          .model_type = model_type,
+          .text_model_type = text_model_type,
+          .architecture = Architecture::kLfm2,
+          .vocab_size = 65536,
+          .hidden_size = 2560,
+          .intermediate_size = 12288,
+          .num_kv_heads = 8,
+          .norm_eps_key = "norm_eps",
+          .norm_eps = 1e-5f,
+          .max_seq_len = 128000,
+          .tied_embeddings = true,
+          .recurrent = RecurrentKeys::kLfm2,
+          .rope = {.theta = 1000000}};
+}
+
+constexpr HfArchitecture kQwen35Class = {
+    .class_name = "Qwen3_5ForCausalLM",
+    .model_type = "qwen3_5_text",
+    .architecture = Architecture::kQwen35,
+    .vocab_size = 248320,
+    .intermediate_size = 12288,
+    .num_kv_heads = 4,
+    .head_dim = 256,
+    .num_heads = 16,
+    .max_seq_len = 32768,
+    .bos_token_id = std::nullopt,
+    .eos_token_id = std::nullopt,
+    .biases = BiasKeys::kAttention,
+    .recurrent = RecurrentKeys::kQwenNext,
+    .rope = {.partial = true, .partial_factor = 0.25, .has_image_positions = true}};
+
+constexpr HfArchitecture qwen35_moe_class() {
+  HfArchitecture mixture = kQwen35Class;
+  mixture.class_name = "Qwen3_5MoeForCausalLM";
+  mixture.model_type = "qwen3_5_moe_text";
+  mixture.architecture = Architecture::kQwen35Moe;
+  mixture.hidden_size = 2048;
+  mixture.num_kv_heads = 2;
+  mixture.num_layers = 40;
+  mixture.experts = {.keys = ExpertKeys::kQwen35,
+                     .num_experts = 256,
+                     .num_experts_per_token = 8,
+                     .intermediate_size = 512,
+                     .shared_intermediate_size = 512};
+  return mixture;
+}
+
+constexpr HfArchitecture qwen3_next_class() {
+  HfArchitecture next = qwen35_moe_class();
+  next.class_name = "Qwen3NextForCausalLM";
+  next.model_type = "qwen3_next";
+  next.architecture = Architecture::kQwen3Next;
+  next.vocab_size = 151936;
+  next.intermediate_size = 5632;
+  next.num_layers = 48;
+  next.experts.keys = ExpertKeys::kQwen2;
+  next.experts.num_experts = 512;
+  next.experts.num_experts_per_token = 10;
+  next.experts.normalized = true;
+  next.rope.has_image_positions = false;
+  return next;
+}
+
+/// What takes images, too, with a part for text.
+constexpr HfArchitecture with_images(HfArchitecture text, std::string_view class_name,
+                                     std::string_view model_type) {
+  text.text_model_type = text.model_type.data();
+  text.class_name = class_name;
+  text.model_type = model_type;
+  return text;
+}
+
 constexpr std::array kArchitectures = {
     HfArchitecture{.class_name = "LlamaForCausalLM",
                    .model_type = "llama",
@@ -699,6 +775,32 @@ constexpr std::array kArchitectures = {
     kGemma2Class,
     gemma3_class("Gemma3ForCausalLM", "gemma3_text"),
     gemma3_class("Gemma3ForConditionalGeneration", "gemma3"),
+    lfm2_class("Lfm2ForCausalLM", "lfm2", nullptr),
+    lfm2_class("Lfm2VlForConditionalGeneration", "lfm2_vl", "lfm2"),
+    HfArchitecture{.class_name = "Lfm2MoeForCausalLM",
+                   .model_type = "lfm2_moe",
+                   .architecture = Architecture::kLfm2Moe,
+                   .vocab_size = 65536,
+                   .hidden_size = 2048,
+                   .intermediate_size = 7168,
+                   .num_kv_heads = 8,
+                   .norm_eps_key = "norm_eps",
+                   .norm_eps = 1e-5f,
+                   .max_seq_len = 128000,
+                   .tied_embeddings = true,
+                   .experts = {.keys = ExpertKeys::kLfm2,
+                               .num_experts = 32,
+                               .num_experts_per_token = 4,
+                               .intermediate_size = 1792,
+                               .num_dense_layers = 2,
+                               .normalized = true},
+                   .recurrent = RecurrentKeys::kLfm2Moe,
+                   .rope = {.theta = 1000000}},
+    qwen3_next_class(),
+    kQwen35Class,
+    with_images(kQwen35Class, "Qwen3_5ForConditionalGeneration", "qwen3_5"),
+    qwen35_moe_class(),
+    with_images(qwen35_moe_class(), "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
 };
 
 std::string supported_architectures() {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "model/checkpoint/hf_experts.h"
+#include "model/checkpoint/hf_recurrent.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/config.h"
@@ -85,6 +86,7 @@ struct HfArchitecture {
   const char* head_norm_key = nullptr;  ///< that says whether each head of q and k has a LayerNorm
   bool has_no_rope_layers = false;
   bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
+  RecurrentKeys recurrent = RecurrentKeys::kNone;
   HfRopeTraits rope = {};
 };
 

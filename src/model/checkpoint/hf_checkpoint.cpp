@@ -126,6 +126,7 @@ void read_weights(const fs::path& folder, const std::optional<HfQuantization>& q
   }
   if (checkpoint.config.tied_embeddings) checkpoint.config.tied_embeddings = weights.tie_head();
   weights.gather_heads(checkpoint.config);
+  weights.gather_recurrent(checkpoint.config);
   weights.gather_experts(checkpoint.config);
   weights.move_to(checkpoint, folder.string());
 }

@@ -426,6 +426,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   } else {
     config.head_dim = fields.small_integer("head_dim", defaults.head_dim);
   }
+  if (defaults.recurrent != RecurrentKeys::kNone) parse_hf_recurrent(fields, defaults.recurrent, config);
   config.norm_eps = fields.real(defaults.norm_eps_key).value_or(defaults.norm_eps);
   config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
@@ -441,7 +442,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kGlm4Moe && fields.boolean("use_qk_norm").value_or(false))
     config.qk_norm = QkNorm::kEachHead;
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
-  if (defaults.architecture == Architecture::kNemotron) config.norm_offset = 1;
+  if (defaults.architecture == Architecture::kNemotron || defaults.recurrent == RecurrentKeys::kQwenNext)
+    config.norm_offset = 1;
   if (defaults.head_norm_key != nullptr && fields.boolean(defaults.head_norm_key).value_or(false))
     config.qk_norm = QkNorm::kOwnEachHead;
   if (defaults.parallel_residual) {
@@ -451,6 +453,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   }
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
+  if (config.short_conv)
+    config.tied_embeddings = fields.boolean("tie_embedding").value_or(config.tied_embeddings);
   if (defaults.experts.keys != ExpertKeys::kNone)
     config.mixture = parse_hf_mixture(fields, config, defaults.experts);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
@@ -460,7 +464,11 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
 
   if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
   if (config.mixture) parse_hf_expert_layers(fields, config, defaults.experts);
-  parse_sliding_window(fields, defaults, config);
+  if (defaults.recurrent != RecurrentKeys::kNone) {
+    parse_hf_attention_layers(fields, defaults.recurrent, config);
+  } else {
+    parse_sliding_window(fields, defaults, config);
+  }
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);
   } else {

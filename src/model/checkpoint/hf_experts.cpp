@@ -82,9 +82,11 @@ std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& conf
     case ExpertKeys::kErnie:
       return parse_interval(fields, config, traits);
     case ExpertKeys::kGlm:
-    case ExpertKeys::kDeepSeek2: {
+    case ExpertKeys::kDeepSeek2:
+    case ExpertKeys::kLfm2: {
+      const char* const key = traits.keys == ExpertKeys::kLfm2 ? "num_dense_layers" : "first_k_dense_replace";
       if (fields.find("mlp_layer_types") != nullptr) return parse_layer_list(fields, config);
-      const std::int64_t dense = fields.integer("first_k_dense_replace").value_or(traits.num_dense_layers);
+      const std::int64_t dense = fields.integer(key).value_or(traits.num_dense_layers);
       std::vector<bool> layers;
       for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back(layer >= dense);
       return layers;
@@ -151,10 +153,12 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
   if (traits.intermediate_size != 0)
     mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(traits.intermediate_size);
   switch (traits.keys) {
+    case ExpertKeys::kQwen35:
     case ExpertKeys::kQwen2:
       mixture.shared_intermediate_size =
           fields.integer("shared_expert_intermediate_size").value_or(traits.shared_intermediate_size);
       mixture.shared_gate = mixture.shared_intermediate_size != 0;
+      if (traits.keys == ExpertKeys::kQwen35) break;  // whose weights always add up to 1
       [[fallthrough]];
     case ExpertKeys::kQwen:
     case ExpertKeys::kOlmo:
@@ -166,6 +170,10 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       break;
     case ExpertKeys::kGranite:
       mixture.shared_intermediate_size = fields.integer("shared_intermediate_size").value_or(0);
+      break;
+    case ExpertKeys::kLfm2:
+      parse_scores(fields, traits, mixture);
+      mixture.score_bias = fields.boolean("use_expert_bias").value_or(true);
       break;
     case ExpertKeys::kGlm:
       parse_scores(fields, traits, mixture);

@@ -18,6 +18,8 @@ enum class ExpertKeys {
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
   kDeepSeek2,  ///< likewise, of softmax, without groups
+  kQwen35,     ///< all layers, moe_intermediate_size, shared_expert_intermediate_size
+  kLfm2,       ///< those from num_dense_layers on, use_expert_bias, norm_topk_prob, routed_scaling_factor
   kErnie,      ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
 };
 

@@ -87,6 +87,34 @@ constexpr std::array<NamePair, 2> kGranite4 = {{
     {".shared_mlp.output_linear.", ".mlp.down_proj."},
 }};
 
+constexpr std::array<NamePair, 15> kLfm2 = {{
+    {"embedding_norm.", "norm."},
+    {".operator_norm.", ".input_layernorm."},
+    {".ffn_norm.", ".post_attention_layernorm."},
+    {".self_attn.out_proj.", ".self_attn.o_proj."},
+    {".self_attn.q_layernorm.", ".self_attn.q_norm."},
+    {".self_attn.k_layernorm.", ".self_attn.k_norm."},
+    {".conv.in_proj.", ".short_conv.in_proj."},
+    {".conv.out_proj.", ".short_conv.out_proj."},
+    {".conv.conv.", ".short_conv.conv."},
+    {".feed_forward.expert_bias", ".mlp.e_score_correction.bias"},
+    {".feed_forward.gate.", ".mlp.router."},
+    {".feed_forward.", ".mlp."},
+    {".w1.", ".gate_proj."},
+    {".w3.", ".up_proj."},
+    {".w2.", ".down_proj."},
+}};
+
+constexpr std::array<NamePair, 7> kGatedDelta = {{
+    {".linear_attn.in_proj_qkv.", ".linear_attn.qkv_proj."},
+    {".linear_attn.in_proj_z.", ".linear_attn.z_proj."},
+    {".linear_attn.in_proj_b.", ".linear_attn.b_proj."},
+    {".linear_attn.in_proj_a.", ".linear_attn.a_proj."},
+    {".linear_attn.conv1d.", ".linear_attn.conv."},
+    {".linear_attn.A_log", ".linear_attn.a_log.weight"},
+    {".linear_attn.dt_bias", ".linear_attn.dt.bias"},
+}};
+
 std::string with_parts_replaced(std::string name, std::span<const NamePair> parts) {
   for (const auto& [from, to] : parts) {
     if (const std::size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);
@@ -125,6 +153,11 @@ std::string_view without_prefix(std::string_view name) {
 
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
   std::string result(without_prefix(name));
+  if (architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe)
+    return with_parts_replaced(std::move(result), kLfm2);
+  if (architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
+      architecture == Architecture::kQwen35Moe)
+    result = with_parts_replaced(std::move(result), kGatedDelta);
   if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
   if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);

@@ -43,6 +43,10 @@ class WeightCollector {
   /// heads.
   void gather_heads(const ModelConfig& config);
 
+  /// Makes the tensors of layers without attention, and of gates of attention's output, from those that have
+  /// parts of them in one. Throws Error{kCorruptFile} for one of another shape.
+  void gather_recurrent(const ModelConfig& config);
+
   /// Makes the tensors of mixtures of experts from those that Hugging Face folders and old GGUF files have of
   /// them. Throws
   /// Error{kCorruptFile} for one that is missing or that has another shape than the others.
@@ -65,6 +69,7 @@ class WeightCollector {
 
   class ExpertGatherer;
   class HeadGatherer;
+  class RecurrentGatherer;
   class Widener;
   struct Item {
     CheckpointTensor tensor;

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "backends/reference/ops/elements.h"
 
-// Layers that carry a state along, token by token in fp64; the state between calls is fp32.
+// Layers that carry a state along, token by token in fp64. The state is fp32 after each token, whether or not
+// a call ends there: results don't depend on where.
 
 namespace tessera::reference {
 namespace {
@@ -38,20 +40,19 @@ void causal_conv(const CausalConvArguments& a) {
   for_sequences(a.sequences, [&](std::int64_t first, std::int64_t rows, bool begins, std::int64_t slot) {
     float* const state = a.state + slot * (taps - 1) * channels;
     for (std::int64_t c = 0; c < channels; ++c) {
-      std::vector<double> u;  // those of the state, then the rows'
-      for (std::int64_t j = 0; j + 1 < taps; ++j)
-        u.push_back(begins ? 0 : static_cast<double>(state[j * channels + c]));
+      std::vector<float> u;  // those of the state, then the rows'
+      for (std::int64_t j = 0; j + 1 < taps; ++j) u.push_back(begins ? 0 : state[j * channels + c]);
       for (std::int64_t row = first; row < first + rows; ++row)
-        u.push_back(load(a.x, row, c) * (a.x_gate ? load(*a.x_gate, row, c) : 1));
+        u.push_back(static_cast<float>(load(a.x, row, c) * (a.x_gate ? load(*a.x_gate, row, c) : 1)));
       for (std::int64_t t = 0; t < rows; ++t) {
         double sum = a.bias ? load(*a.bias, 0, c) : 0;
         for (std::int64_t j = 0; j < taps; ++j)
-          sum += load(a.weight, c, j) * u[static_cast<std::size_t>(t + j)];
+          sum += load(a.weight, c, j) * static_cast<double>(u[static_cast<std::size_t>(t + j)]);
         if (a.is_activated) sum *= sigmoid(sum);
         store(a.out, first + t, c, a.out_gate ? sum * load(*a.out_gate, first + t, c) : sum);
       }
       for (std::int64_t j = 0; j + 1 < taps; ++j)
-        state[j * channels + c] = static_cast<float>(u[static_cast<std::size_t>(rows + j)]);
+        state[j * channels + c] = u[static_cast<std::size_t>(rows + j)];
     }
   });
 }
@@ -63,8 +64,7 @@ void gated_delta(const GatedDeltaArguments& a) {
     for (int head = 0; head < a.num_value_heads; ++head) {
       float* const stored =
           a.state + (slot * a.num_value_heads + head) * static_cast<std::int64_t>(values * keys);
-      std::vector<double> state(stored, stored + values * keys);
-      if (begins) state.assign(values * keys, 0);
+      if (begins) std::fill_n(stored, values * keys, 0.0f);
       const std::int64_t key_column = std::int64_t{head / values_of_key} * a.key_dim;
       for (std::int64_t row = first; row < first + rows; ++row) {
         const std::vector<double> q = unit_head(a.q, row, key_column, a.key_dim);
@@ -73,16 +73,19 @@ void gated_delta(const GatedDeltaArguments& a) {
                                       softplus(load(a.a, row, head) + load(a.dt_bias, 0, head)));
         const double beta = sigmoid(load(a.b, row, head));
         for (std::size_t i = 0; i < values; ++i) {
-          double* const s = state.data() + i * keys;
+          float* const state = stored + i * keys;
           const std::int64_t column = std::int64_t{head} * a.value_dim + static_cast<std::int64_t>(i);
           double known = 0, out = 0;
-          for (std::size_t j = 0; j < keys; ++j) known += (s[j] *= decay) * k[j];
+          for (std::size_t j = 0; j < keys; ++j) known += decay * static_cast<double>(state[j]) * k[j];
           const double change = beta * (load(a.v, row, column) - known);
-          for (std::size_t j = 0; j < keys; ++j) out += (s[j] += change * k[j]) * q[j];
+          for (std::size_t j = 0; j < keys; ++j) {
+            const double updated = decay * static_cast<double>(state[j]) + change * k[j];
+            out += updated * q[j];
+            state[j] = static_cast<float>(updated);
+          }
           store(a.out, row, column, out / std::sqrt(static_cast<double>(a.key_dim)));
         }
       }
-      for (std::size_t i = 0; i < state.size(); ++i) stored[i] = static_cast<float>(state[i]);
     }
   });
 }
