@@ -118,6 +118,7 @@ struct ShortConvConfig {
 /// behind a short convolution of queries, keys and values.
 struct GatedDeltaConfig {
   int num_key_heads = 0, num_value_heads = 0;  ///< the latter a multiple of the former
+  bool takes_turns = false;                    ///< as GatedDeltaArguments have it
   int key_dim = 0, value_dim = 0;              ///< of a head
   int taps = 0;                                ///< of the convolution
 

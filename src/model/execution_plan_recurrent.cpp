@@ -78,6 +78,7 @@ void ExecutionPlan::gated_delta(const StepShape& shape, int layer) {
   arguments.dt_bias = weights.dt_bias;
   arguments.num_key_heads = delta.num_key_heads;
   arguments.num_value_heads = delta.num_value_heads;
+  arguments.takes_turns = delta.takes_turns;
   arguments.key_dim = delta.key_dim;
   arguments.value_dim = delta.value_dim;
   arguments.out = first_rows(mixed_, shape.num_tokens);
@@ -106,13 +107,18 @@ void ExecutionPlan::add_recurrent_steps(StepList& list, int layer, LayerFusion f
     const GatedDeltaConfig& delta = *config_.gated_delta;
     const Matrix z = columns_of(mix_, delta.conv_columns(), delta.value_columns());
     if (!weights.in) {
-      const std::int64_t heads = delta.num_value_heads, first_number = mix_.columns - 2 * heads;
+      const std::int64_t heads = delta.num_value_heads, first_number = z.columns;
+      const Matrix zba = columns_of(mix_, delta.conv_columns(), first_number + 2 * heads);
       add_linear(list, "qkv_proj", layer, normed_, weights.qkv, no_bias_,
                  columns_of(mix_, 0, delta.conv_columns()));
-      add_linear(list, "z_proj", layer, normed_, weights.z, no_bias_, z);
-      add_linear(list, "b_proj", layer, normed_, weights.b, no_bias_, columns_of(mix_, first_number, heads));
-      add_linear(list, "a_proj", layer, normed_, weights.a, no_bias_,
-                 columns_of(mix_, first_number + heads, heads));
+      if (weights.zba) {
+        add_linear(list, "zba_proj", layer, normed_, weights.zba, no_bias_, zba);
+      } else {
+        add_linear(list, "z_proj", layer, normed_, weights.z, no_bias_, z);
+        add_linear(list, "b_proj", layer, normed_, weights.b, no_bias_, columns_of(zba, first_number, heads));
+        add_linear(list, "a_proj", layer, normed_, weights.a, no_bias_,
+                   columns_of(zba, first_number + heads, heads));
+      }
     }
     list.push_back(
         {"short_conv", layer, [this, layer](const StepShape& shape) { delta_conv(shape, layer); }});

@@ -338,7 +338,12 @@ void load_gated_delta(Loader& loader, const std::string& prefix, RecurrentWeight
                                         {prefix + "z_proj", &weights.z, nullptr},
                                         {prefix + "b_proj", &weights.b, nullptr},
                                         {prefix + "a_proj", &weights.a, nullptr}};
-  if (!loader.stack(in, weights.in, weights.in_bias)) loader.load_each(in);
+  const std::span<const Loader::Part> parts = in;
+  Weight no_bias;
+  if (!loader.stack(in, weights.in, no_bias)) {
+    loader.load_each(parts.first(1));
+    if (!loader.stack(parts.last(3), weights.zba, no_bias)) loader.load_each(parts.last(3));
+  }
   weights.conv = loader.floats(prefix + "conv.weight", 0, made);
   weights.a_log = loader.floats(prefix + "a_log.weight", 0, made);
   weights.dt_bias = loader.floats(prefix + "dt.bias", 0, made);

@@ -331,7 +331,8 @@ inline constexpr int kMostConvTaps = 8;
 ///   S = exp(g) S;  S += (beta (v - S k)) k^T;  out = S q
 /// with k and q divided by their lengths, sqrt(sum of squares + kDeltaLengthEps), and q also by
 /// sqrt(key_dim), g = -exp(a_log) softplus(a + dt_bias) and beta = sigmoid(b). A head of keys and queries
-/// serves num_value_heads / num_key_heads heads of values that follow one another.
+/// serves num_value_heads / num_key_heads heads of values, which follow one another or, if takes_turns,
+/// stand num_key_heads apart.
 struct GatedDeltaArguments {
   Matrix q, k;     ///< (rows, num_key_heads * key_dim)
   Matrix v;        ///< (rows, num_value_heads * value_dim)
@@ -340,6 +341,7 @@ struct GatedDeltaArguments {
   Weight dt_bias;  ///< (1, num_value_heads), f32
   int num_key_heads = 0;
   int num_value_heads = 0;
+  bool takes_turns = false;
   int key_dim = 0;  ///< at most kMostDeltaKeyDim
   int value_dim = 0;
   Matrix out;              ///< (rows, num_value_heads * value_dim), apart from the others
@@ -347,6 +349,10 @@ struct GatedDeltaArguments {
   SequenceRows sequences;
 };
 inline constexpr int kMostDeltaKeyDim = 256;
+/// The head of keys that serves a head of values.
+inline int key_head_of(const GatedDeltaArguments& a, int head) {
+  return a.takes_turns ? head % a.num_key_heads : head / (a.num_value_heads / a.num_key_heads);
+}
 inline constexpr float kDeltaLengthEps = 1e-6f;
 
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.

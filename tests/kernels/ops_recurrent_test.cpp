@@ -169,10 +169,11 @@ TEST_P(OpsRecurrent, ConvolutionsGoOnWhereTheyStopped) {
 
 struct Delta {
   int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  bool takes_turns = false;
 };
 
-const std::vector<Delta> kDeltas = {
-    {1, 1, 128, 128}, {2, 4, 64, 32}, {2, 6, 24, 20}, {1, 3, 130, 17}, {1, 1, 256, 5}};
+const std::vector<Delta> kDeltas = {{1, 1, 128, 128},     {2, 4, 64, 32},  {2, 6, 24, 20},
+                                    {2, 6, 24, 20, true}, {1, 3, 130, 17}, {1, 1, 256, 5}};
 
 /// A step's arguments and their memory.
 class TestDelta {
@@ -201,6 +202,7 @@ class TestDelta {
     a.dt_bias = dt_bias_.weight();
     a.num_key_heads = delta_.key_heads;
     a.num_value_heads = delta_.value_heads;
+    a.takes_turns = delta_.takes_turns;
     a.key_dim = delta_.key_dim;
     a.value_dim = delta_.value_dim;
     return a;

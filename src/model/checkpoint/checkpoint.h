@@ -63,6 +63,16 @@ void read_tensor(const CheckpointTensor& tensor,
 /// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
 void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out);
 
+/// Which tensor of several, and which part along its first dimension.
+struct TensorPart {
+  std::size_t tensor = 0;
+  std::int64_t part = 0;
+};
+/// A tensor of `num_parts` parts of others, which have the dtype and all dimensions but the first in common:
+/// part i is what place(i) says.
+CheckpointTensor tensor_of_parts(std::vector<CheckpointTensor> tensors, std::int64_t num_parts,
+                                 std::function<TensorPart(std::int64_t part)> place);
+
 /// Of one part along a tensor's first dimension, which isn't 0.
 std::size_t bytes_of_part(const CheckpointTensor& tensor);
 

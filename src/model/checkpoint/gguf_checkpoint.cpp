@@ -109,6 +109,7 @@ Checkpoint read_parts(std::span<const GgufPart> parts, const CheckpointOptions& 
   }
   Checkpoint checkpoint;
   checkpoint.config = read_gguf_config(parts, weights, architecture);
+  weights.gather_recurrent(checkpoint.config);
   weights.gather_experts(checkpoint.config);
   weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {

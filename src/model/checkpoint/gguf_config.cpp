@@ -30,6 +30,7 @@ class ArchitectureKeys {
 
   std::string_view architecture() const { return std::string_view(prefix_).substr(0, prefix_.size() - 1); }
   std::string key(const char* name) const { return prefix_ + name; }
+  const GgufFile& file() const { return file_; }
 
   /// A number that some files give per layer; here all layers are alike.
   std::optional<std::int64_t> integer(const char* name) const {
@@ -42,6 +43,13 @@ class ArchitectureKeys {
       throw_unsupported(file_, fmt::format("the metadata key '{}' differs between layers", full));
     }
     return values.front();
+  }
+
+  /// The numbers of all layers, where a file gives them so.
+  std::optional<std::vector<std::int64_t>> integers(const char* name) const {
+    const auto found = file_.metadata().find(key(name));
+    if (found == file_.metadata().end() || found->second.type != GgufType::kArray) return std::nullopt;
+    return file_.integers(key(name));
   }
 
   std::int64_t required_integer(const char* name) const {
@@ -260,6 +268,61 @@ void read_latent_rope(const ArchitectureKeys& keys, ModelConfig& config) {
   config.softmax_scale = static_cast<float>(scale);
 }
 
+/// Layers without heads of keys have a convolution.
+void read_short_conv(const ArchitectureKeys& keys, const WeightCollector& weights, ModelConfig& config) {
+  const auto heads = keys.integers(gguf_keys::kHeadCountKv);
+  if (!heads) {  // all have attention
+    const auto count = keys.integer(gguf_keys::kHeadCountKv);
+    config.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv, count.value_or(config.num_heads));
+    return;
+  }
+  config.short_conv.emplace().taps = keys.required_int(gguf_keys::kConvLength);
+  const std::int64_t most = heads->empty() ? 0 : *std::max_element(heads->begin(), heads->end());
+  config.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv, most);
+  for (std::size_t layer = 0; layer < heads->size(); ++layer) {
+    const std::int64_t count = (*heads)[layer];
+    if (count != 0 && count != most)
+      throw_unsupported(keys.file(),
+                        fmt::format("the metadata key '{}' differs between layers with attention",
+                                    keys.key(gguf_keys::kHeadCountKv)));
+    config.layer_has_attention.push_back(count != 0);
+    config.short_conv->bias |= weights.contains(fmt::format("layers.{}.short_conv.conv.bias", layer));
+  }
+}
+
+/// Sizes alone: which layers have attention depends on how many there are.
+void read_gated_delta(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  GatedDeltaConfig& delta = config.gated_delta.emplace();
+  delta.taps = keys.required_int(gguf_keys::kDeltaTaps);
+  delta.key_dim = keys.required_int(gguf_keys::kDeltaKeyDim);
+  delta.num_key_heads = keys.required_int(gguf_keys::kDeltaKeyHeads);
+  delta.num_value_heads = keys.required_int(gguf_keys::kDeltaValueHeads);
+  const int values = keys.required_int(gguf_keys::kDeltaValues);
+  if (delta.num_value_heads == 0 || values % delta.num_value_heads != 0) {
+    file.fail(keys.key(gguf_keys::kDeltaValues),
+              fmt::format("is {}, expected a multiple of the number of value heads, {}", values,
+                          delta.num_value_heads));
+  }
+  delta.value_dim = values / delta.num_value_heads;
+  // In the order in which ggml repeats heads of keys.
+  delta.takes_turns = config.architecture != Architecture::kQwen3Next;
+}
+
+/// Of a checked number of layers.
+void read_attention_layers(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  const std::string key = keys.key(gguf_keys::kRecurrentLayers);
+  if (file.metadata().find(key) != file.metadata().end()) {
+    config.layer_has_attention = *file.booleans(key);
+    if (config.layer_has_attention.size() >= static_cast<std::size_t>(config.num_layers))
+      config.layer_has_attention.resize(static_cast<std::size_t>(config.num_layers));  // without those of MTP
+  } else {
+    const std::int64_t interval = keys.integer(gguf_keys::kFullAttentionInterval).value_or(4);
+    if (interval < 1) file.fail(keys.key(gguf_keys::kFullAttentionInterval), "is below 1");
+    config.layer_has_attention = all_but_every(config.num_layers, interval);
+  }
+  config.layer_has_attention.flip();
+}
+
 void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
                 ModelConfig& config) {
   const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
@@ -277,8 +340,13 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
       keys.to_int(gguf_keys::kNextnPredictLayers, keys.integer(gguf_keys::kNextnPredictLayers).value_or(0));
   config.num_heads = keys.required_int(gguf_keys::kHeadCount);
   if (config.architecture == Architecture::kDeepSeek) return read_latent_sizes(file, keys, config);
-  config.num_kv_heads =
-      keys.to_int(gguf_keys::kHeadCountKv, keys.integer(gguf_keys::kHeadCountKv).value_or(config.num_heads));
+  if (has_short_conv(config.architecture)) {
+    read_short_conv(keys, weights, config);
+  } else {
+    config.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv,
+                                      keys.integer(gguf_keys::kHeadCountKv).value_or(config.num_heads));
+  }
+  if (has_gated_delta(config.architecture)) read_gated_delta(file, keys, config);
   if (const auto head_dim = keys.integer(gguf_keys::kKeyLength)) {
     config.head_dim = keys.to_int(gguf_keys::kKeyLength, *head_dim);
   } else {
@@ -357,7 +425,8 @@ void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfi
   mixture.shared_intermediate_size = shared_size.value_or(
       num_shared * std::clamp<std::int64_t>(mixture.intermediate_size, 0, std::int64_t{1} << 40));
   mixture.shared_gate =
-      config.architecture == Architecture::kQwen2Moe && mixture.shared_intermediate_size > 0;
+      (config.architecture == Architecture::kQwen2Moe || has_gated_delta(config.architecture)) &&
+      mixture.shared_intermediate_size > 0;
 }
 
 /// Which layers have experts, and what these have.
@@ -455,6 +524,7 @@ ModelConfig read_gguf_config(std::span<const GgufPart> parts, const WeightCollec
   }
   validate(config, file.source());  // before anything as long as a number in the file
   if (config.mixture) read_expert_layers(file, keys, weights, config);
+  if (config.gated_delta) read_attention_layers(file, keys, config);
   if (architecture == Architecture::kGlm4Moe && weights.contains("layers.0.self_attn.q_norm.weight"))
     config.qk_norm = QkNorm::kEachHead;
   if (architecture == Architecture::kSmolLm3)  // which no key says

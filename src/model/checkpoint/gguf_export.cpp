@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/gguf_names.h"
+#include "model/checkpoint/gguf_recurrent.h"
 #include "model/checkpoint/hf_checkpoint.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tessera/error.h"
@@ -234,6 +235,43 @@ class Exporter {
       metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), mixture.normalized);
   }
 
+  void write_short_conv(const ShortConvConfig& conv) {
+    metadata_.set_uint32(key(gguf_keys::kConvLength), conv.taps);
+    std::vector<std::int32_t> heads;
+    for (int layer = 0; layer < config_.num_layers; ++layer)
+      heads.push_back(has_attention(config_, layer) ? config_.num_kv_heads : 0);
+    metadata_.set_integers(key(gguf_keys::kHeadCountKv), heads);
+  }
+
+  void write_gated_delta(const GatedDeltaConfig& delta) {
+    const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
+    set(gguf_keys::kDeltaTaps, delta.taps);
+    set(gguf_keys::kDeltaKeyDim, delta.key_dim);
+    set(gguf_keys::kDeltaKeyHeads, delta.num_key_heads);
+    set(gguf_keys::kDeltaValueHeads, delta.num_value_heads);
+    set(gguf_keys::kDeltaValues, delta.value_columns());
+    if (const auto interval = full_attention_interval()) {
+      set(gguf_keys::kFullAttentionInterval, *interval);
+    } else {
+      std::vector<bool> layers = config_.layer_has_attention;
+      layers.flip();
+      metadata_.set_bools(key(gguf_keys::kRecurrentLayers), layers);
+    }
+    // Which readers of Qwen 3.5 insist on; texts have all positions equal.
+    constexpr std::int32_t kSections[] = {11, 11, 10, 0};
+    if (delta.takes_turns) metadata_.set_integers(key(gguf_keys::kRopeSections), kSections);
+  }
+
+  /// Every how many-th layer has attention; none if it is no interval.
+  std::optional<int> full_attention_interval() const {
+    for (int interval = 2; interval <= config_.num_layers; ++interval) {
+      std::vector<bool> layers = all_but_every(config_.num_layers, interval);
+      layers.flip();
+      if (layers == config_.layer_has_attention) return interval;
+    }
+    return std::nullopt;
+  }
+
   void write_sizes() {
     const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
     set(gguf_keys::kVocabSize, config_.vocab_size);
@@ -243,7 +281,12 @@ class Exporter {
     if (config_.mixture) write_mixture(*config_.mixture);
     set(gguf_keys::kBlockCount, config_.num_layers);
     set(gguf_keys::kHeadCount, config_.num_heads);
-    set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
+    if (config_.short_conv) {
+      write_short_conv(*config_.short_conv);
+    } else {
+      set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
+    }
+    if (config_.gated_delta) write_gated_delta(*config_.gated_delta);
     set(gguf_keys::kKeyLength, config_.head_dim);
     set(gguf_keys::kValueLength, config_.latent ? config_.latent->kv_rank : config_.head_dim);
     if (config_.latent) {
@@ -443,7 +486,8 @@ class Exporter {
 
   void list_tensors() {
     for (const auto& [name, tensor] : model_.checkpoint.tensors) {
-      if (config_.norm_offset != 0 && name.ends_with("norm.weight")) {
+      const bool is_of_values = name.ends_with("linear_attn.norm.weight");
+      if (config_.norm_offset != 0 && name.ends_with("norm.weight") && !is_of_values) {
         model_.made[gguf_tensor_name(name, config_.architecture)] = norm_weights(tensor, config_.norm_offset);
         continue;
       }
@@ -478,6 +522,7 @@ class Exporter {
 GgufModel gguf_model_of_folder(const fs::path& folder) {
   GgufModel model;
   model.checkpoint = open_hf_checkpoint(folder, {});
+  make_gguf_recurrent_form(model.checkpoint);
   Exporter(folder, model).write();
   return model;
 }

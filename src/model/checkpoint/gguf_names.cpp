@@ -63,10 +63,32 @@ constexpr std::array<NamePair, 1> kGptOssNames = {{
 }};
 constexpr std::array<NamePair, 4> kGlm4 = {{kNormsAfter[0], kNormsAfter[1], kNormsAfter[2], kFusedGateUp[0]}};
 constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_attention_layernorm"}}};
+constexpr std::array<NamePair, 3> kLfm2 = {{
+    {"shortconv.in_proj", "short_conv.in_proj"},
+    {"shortconv.conv", "short_conv.conv"},
+    {"shortconv.out_proj", "short_conv.out_proj"},
+}};
+constexpr std::array<NamePair, 11> kGatedDelta = {{
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"attn_qkv", "linear_attn.qkv_proj"},
+    {"attn_gate", "linear_attn.z_proj"},
+    {"ssm_in", "linear_attn.in_proj_qkvz"},
+    {"ssm_beta", "linear_attn.b_proj"},
+    {"ssm_alpha", "linear_attn.a_proj"},
+    {"ssm_ba", "linear_attn.in_proj_ba"},
+    {"ssm_conv1d", "linear_attn.conv"},
+    {"ssm_dt", "linear_attn.dt"},
+    {"ssm_norm", "linear_attn.norm"},
+    {"ssm_out", "linear_attn.out_proj"},
+}};
+// Of architectures that call the last norm by the place where others norm embeddings.
+constexpr std::array<NamePair, 1> kLfm2Outer = {{{"token_embd_norm", "norm"}}};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
+// What a tensor without an ending is called.
+constexpr std::string_view kDecayRate = ".ssm_a", kDecayRateOfLayer = ".linear_attn.decay_rate.weight";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 40> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 45> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -105,6 +127,11 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 40> kArchitectur
     {"ernie4_5-moe", Architecture::kErnie45Moe},
     {"dots1", Architecture::kDots1},
     {"deepseek2", Architecture::kDeepSeek},
+    {"lfm2", Architecture::kLfm2},
+    {"lfm2moe", Architecture::kLfm2Moe},
+    {"qwen3next", Architecture::kQwen3Next},
+    {"qwen35", Architecture::kQwen35},
+    {"qwen35moe", Architecture::kQwen35Moe},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -126,9 +153,21 @@ std::span<const NamePair> own_names(Architecture architecture) {
       return kNormsAfter;
     case Architecture::kGptOss:
       return kGptOssNames;
+    case Architecture::kLfm2:
+    case Architecture::kLfm2Moe:
+      return kLfm2;
+    case Architecture::kQwen3Next:
+    case Architecture::kQwen35:
+    case Architecture::kQwen35Moe:
+      return kGatedDelta;
     default:
       return {};
   }
+}
+
+std::span<const NamePair> own_outer_names(Architecture architecture) {
+  const bool is_lfm2 = architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe;
+  return is_lfm2 ? std::span<const NamePair>(kLfm2Outer) : std::span<const NamePair>();
 }
 
 /// From one of a NamePair's names to the other.
@@ -156,7 +195,7 @@ std::string rename(std::string_view name, const Direction& direction, Architectu
   if (dot == name.npos) return std::string(name);
   const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
   if (!stem.starts_with(direction.from_prefix))
-    return fmt::format("{}{}", renamed({kOuter}, direction, stem), ending);
+    return fmt::format("{}{}", renamed({own_outer_names(architecture), kOuter}, direction, stem), ending);
   const std::size_t number_end = stem.find('.', prefix_size);
   if (number_end == stem.npos) return std::string(name);
   // What the tables don't know keeps its name within the layer, so that it is found left over there.
@@ -239,6 +278,11 @@ GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept {
       return {.normalized = false};
     case Architecture::kQwen2Moe:
       return {.normalized = false, .has_shared_size = true};
+    case Architecture::kQwen3Next:
+    case Architecture::kQwen35Moe:
+      return {.has_shared_size = true};
+    case Architecture::kLfm2Moe:
+      return {.scoring = ExpertScoring::kSigmoid, .has_dense_layers = true, .has_scores = true};
     case Architecture::kGraniteMoe:
       return {.has_shared_size = true};
     case Architecture::kErnie45Moe:
@@ -279,6 +323,11 @@ float gguf_yarn_attention_factor(float factor, float log_multiplier) noexcept {
 }
 
 std::string gguf_checkpoint_name(std::string_view name, Architecture architecture) {
+  if (name.starts_with(kBlock) && name.ends_with(kDecayRate)) {
+    name.remove_prefix(kBlock.size());
+    name.remove_suffix(kDecayRate.size());
+    return fmt::format("{}{}{}", kLayer, name, kDecayRateOfLayer);
+  }
   const std::string renamed_whole = rename(name, kFromGguf, architecture);
   // The first files of Mixtral had a tensor for each expert: "blk.3.ffn_gate.7.weight".
   constexpr NamePair kApart[] = {
@@ -295,6 +344,11 @@ std::string gguf_checkpoint_name(std::string_view name, Architecture architectur
 }
 
 std::string gguf_tensor_name(std::string_view name, Architecture architecture) {
+  if (name.starts_with(kLayer) && name.ends_with(kDecayRateOfLayer)) {
+    name.remove_prefix(kLayer.size());
+    name.remove_suffix(kDecayRateOfLayer.size());
+    return fmt::format("{}{}{}", kBlock, name, kDecayRate);
+  }
   return rename(name, kToGguf, architecture);
 }
 

@@ -44,6 +44,15 @@ struct GgufMixtureTraits {
   bool has_interval = false;      ///< and experts in every so many-th only
   bool has_scores = false;        ///< how experts are scored, and the scale of weights
 };
+/// Whose layers mostly have linear attention, a gated delta net.
+constexpr bool has_gated_delta(Architecture architecture) noexcept {
+  return architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
+         architecture == Architecture::kQwen35Moe;
+}
+constexpr bool has_short_conv(Architecture architecture) noexcept {
+  return architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe;
+}
+
 GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept;
 
 /// Layers from `num_dense` on, of them each `interval`-th of all.
@@ -129,6 +138,16 @@ inline constexpr const char* kLogitScale =
     "logit_scale";  ///< what logits are multiplied by; of Granite and MiniCPM divided
 /// Beta of the scaling of queries, of contexts as long as kRopeOriginalLength.
 inline constexpr const char* kQueryScale = "attention.temperature_scale";
+inline constexpr const char* kConvLength = "shortconv.l_cache";
+// Of linear attention: taps, the sizes of heads, numbers of heads of keys and of values, all values' size.
+inline constexpr const char* kDeltaTaps = "ssm.conv_kernel";
+inline constexpr const char* kDeltaKeyDim = "ssm.state_size";
+inline constexpr const char* kDeltaKeyHeads = "ssm.group_count";
+inline constexpr const char* kDeltaValueHeads = "ssm.time_step_rank";
+inline constexpr const char* kDeltaValues = "ssm.inner_size";
+inline constexpr const char* kFullAttentionInterval = "full_attention_interval";
+inline constexpr const char* kRecurrentLayers = "attention.recurrent_layers";
+inline constexpr const char* kRopeSections = "rope.dimension_sections";  ///< of positions in images
 inline constexpr const char* kRopeBase = "rope.freq_base";
 inline constexpr const char* kParallelResidual = "use_parallel_residual";
 inline constexpr const char* kRopeDimension = "rope.dimension_count";

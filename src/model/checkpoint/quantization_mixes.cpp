@@ -41,21 +41,17 @@ Place place_of(std::string_view tensor) {
   if (tensor == "embed_tokens.weight") return {Role::kEmbedding, 0};
   if (tensor == "lm_head.weight") return {Role::kHead, 0};
   constexpr std::string_view kLayers = "layers.";
-  constexpr std::array<std::pair<std::string_view, Role>, 14> kRoles = {
-      {{".q_proj.weight", Role::kQuery},
-       {".q_a_proj.weight", Role::kQuery},
-       {".q_b_proj.weight", Role::kQuery},
-       {".kv_a_proj_with_mqa.weight", Role::kQuery},
-       {".k_b_proj.weight", Role::kQuery},
-       {".v_b_proj.weight", Role::kQuery},
-       {".qkv_proj.weight", Role::kQkv},
-       {".gate_up_proj.weight", Role::kUp},
-       {".k_proj.weight", Role::kKey},
-       {".v_proj.weight", Role::kValue},
-       {".o_proj.weight", Role::kOutput},
-       {".gate_proj.weight", Role::kGate},
-       {".up_proj.weight", Role::kUp},
-       {".down_proj.weight", Role::kDown}}};
+  constexpr std::array<std::pair<std::string_view, Role>, 21> kRoles = {
+      {{".q_proj.weight", Role::kQuery},     {".q_a_proj.weight", Role::kQuery},
+       {".q_b_proj.weight", Role::kQuery},   {".kv_a_proj_with_mqa.weight", Role::kQuery},
+       {".k_b_proj.weight", Role::kQuery},   {".v_b_proj.weight", Role::kQuery},
+       {".qkv_proj.weight", Role::kQkv},     {".z_proj.weight", Role::kQuery},
+       {".b_proj.weight", Role::kQuery},     {".a_proj.weight", Role::kQuery},
+       {".in_proj_ba.weight", Role::kQuery}, {".in_proj_qkvz.weight", Role::kQuery}, {".in_proj.weight", Role::kQuery},
+       {".out_proj.weight", Role::kQuery},   {".gate_up_proj.weight", Role::kUp},
+       {".k_proj.weight", Role::kKey},       {".v_proj.weight", Role::kValue},
+       {".o_proj.weight", Role::kOutput},    {".gate_proj.weight", Role::kGate},
+       {".up_proj.weight", Role::kUp},       {".down_proj.weight", Role::kDown}}};
   const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                  [&](const auto& entry) { return tensor.ends_with(entry.first); });
   int layer = 0;

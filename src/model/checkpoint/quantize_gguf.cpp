@@ -75,7 +75,10 @@ QuantizedSizes quantize_gguf(const fs::path& in, std::string_view mix, const fs:
   for (GgufTensor& tensor : model.tensors) {
     const std::string known = gguf_checkpoint_name(tensor.name, model.checkpoint.config.architecture);
     const std::vector<std::int64_t>& shape = tensor.source.shape;
-    if (model.checkpoint.tensors.contains(known) && is_matrix(known, shape.size()) && !is_router(known))
+    // Those that are parted when they are read are no tensors of the model's.
+    const bool is_of_model = model.checkpoint.tensors.contains(known) ||
+                             known.ends_with(".in_proj_ba.weight") || known.ends_with(".in_proj_qkvz.weight");
+    if (is_of_model && is_matrix(known, shape.size()) && !is_router(known))
       tensor.dtype = mixed_dtype(mix, known, shape.back(), model.checkpoint.config);
     sizes.bytes_before += tensor.source.size_bytes;
     sizes.bytes_after += tensor.size_bytes();

@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,10 +12,12 @@
 // What checkpoints have of layers without attention, and of attention whose output has a gate, as the tensors
 // that Checkpoint documents:
 //
-//   self_attn.q_proj          rows of the first head's queries and of its gate, then of the second's
-//   short_conv.conv           (channels, 1, taps), as PyTorch's convolutions have it; linear_attn.conv
-//   likewise linear_attn.in_proj_qkvz  Qwen3-Next: rows of the first key head's q, k, v and z, then of the
-//   second's linear_attn.in_proj_ba    Qwen3-Next: rows of the first key head's b and a, then of the second's
+//   self_attn.q_proj   rows of the first head's queries and of its gate, then of the second's
+//   short_conv.conv    (channels, 1, taps), as PyTorch has it; and linear_attn.conv
+//   linear_attn:
+//     in_proj_qkvz     Qwen3-Next: rows of the first key head's q, k, v and z, then of the second's
+//     in_proj_ba       Qwen3-Next: rows of the first key head's b and a, then of the second's
+//     decay_rate       GGUF: -exp(a_log)
 
 namespace tessera {
 
@@ -29,6 +33,24 @@ class WeightCollector::RecurrentGatherer {
     if (item == nullptr) return;
     std::vector<std::int64_t>& shape = item->tensor.shape;
     if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
+  }
+
+  /// Makes the logarithms of rates below zero.
+  void take_logarithm(const std::string& name, const std::string& out) {
+    auto node = tensors_.extract(prefix_ + name);
+    if (node.empty()) return;
+    CheckpointTensor& tensor = node.mapped().tensor;
+    if (!node.mapped().has_weight_dtype || tensor.dtype != DType::kF32)
+      fail(node.mapped(), fmt::format("it is {}; F32 was expected", node.mapped().dtype_name));
+    tensor.read_part = [source = tensor](std::int64_t part, std::byte* bytes) {
+      float rate;
+      std::memcpy(&rate, source.data + static_cast<std::size_t>(part) * sizeof rate, sizeof rate);
+      const float logarithm = std::log(-rate);
+      std::memcpy(bytes, &logarithm, sizeof logarithm);
+    };
+    tensor.data = nullptr;
+    node.key() = prefix_ + out;
+    tensors_.insert(std::move(node));
   }
 
   /// Rows [first, first + count) of each of a tensor's groups of rows.
@@ -53,22 +75,15 @@ class WeightCollector::RecurrentGatherer {
                               num_groups, group_rows));
     }
     for (const Part& part : parts) {
+      std::int64_t num_rows = 0;
+      for (const Rows& rows : part.rows) num_rows += num_groups * rows.count;
       Item item = whole;
-      CheckpointTensor& tensor = item.tensor;
-      tensor.shape.front() = 0;
-      for (const Rows& rows : part.rows) tensor.shape.front() += num_groups * rows.count;
-      tensor.size_bytes = bytes_of_part(whole.tensor) * static_cast<std::size_t>(tensor.shape.front());
-      tensor.data = nullptr;
-      tensor.read_part = [source = whole.tensor, num_groups, group_rows, all = part.rows](std::int64_t row,
-                                                                                          std::byte* out) {
-        for (const Rows& rows : all) {
-          if (row < num_groups * rows.count) {
-            const std::int64_t from = row / rows.count * group_rows + rows.first + row % rows.count;
-            return read_part(source, static_cast<std::size_t>(from), out);
-          }
-          row -= num_groups * rows.count;
-        }
-      };
+      item.tensor = tensor_of_parts({whole.tensor}, num_rows, [=, all = part.rows](std::int64_t row) {
+        std::size_t i = 0;
+        for (; row >= num_groups * all[i].count; ++i) row -= num_groups * all[i].count;
+        const std::int64_t group = row / all[i].count, in_group = row % all[i].count;
+        return TensorPart{0, group * group_rows + all[i].first + in_group};
+      });
       tensors_.insert_or_assign(prefix_ + part.name, std::move(item));
     }
   }
@@ -100,6 +115,7 @@ void WeightCollector::gather_recurrent(const ModelConfig& config) {
     } else {
       const GatedDeltaConfig& delta = *config.gated_delta;
       gatherer.flatten_filters("linear_attn.conv.weight");
+      gatherer.take_logarithm("linear_attn.decay_rate.weight", "linear_attn.a_log.weight");
       const std::int64_t heads = delta.num_value_heads / delta.num_key_heads;  // of a key head
       const std::int64_t keys = delta.key_dim, values = heads * delta.value_dim;
       gatherer.split("linear_attn.in_proj_qkvz.weight", delta.num_key_heads, 2 * (keys + values),

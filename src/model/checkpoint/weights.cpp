@@ -38,6 +38,20 @@ void read_part(const CheckpointTensor& tensor, std::size_t part, std::byte* out)
   std::memcpy(out, tensor.data + part * bytes, bytes);
 }
 
+CheckpointTensor tensor_of_parts(std::vector<CheckpointTensor> tensors, std::int64_t num_parts,
+                                 std::function<TensorPart(std::int64_t)> place) {
+  CheckpointTensor result = tensors.front();
+  result.size_bytes = bytes_of_part(result) * static_cast<std::size_t>(num_parts);
+  result.shape.front() = num_parts;
+  result.data = nullptr;
+  result.read_part = [tensors = std::move(tensors), place = std::move(place)](std::int64_t part,
+                                                                              std::byte* out) {
+    const TensorPart from = place(part);
+    read_part(tensors[from.tensor], static_cast<std::size_t>(from.part), out);
+  };
+  return result;
+}
+
 void read_parts(const CheckpointTensor& tensor, std::byte* out) {
   if (!tensor.read_part) {
     std::memcpy(out, tensor.data, tensor.size_bytes);
@@ -86,12 +100,14 @@ void read_elements(DType stored, const std::byte* data, std::size_t first, std::
 
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset) {
   std::vector<float> weights;
-  dispatch_activation(tensor.dtype, [&]<class T>() {
-    for (std::size_t i = 0; i < tensor.size_bytes / sizeof(T); ++i) {
-      T value;
-      std::memcpy(&value, tensor.data + i * sizeof(T), sizeof(T));
-      weights.push_back(static_cast<float>(value) + offset);
-    }
+  read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t) {
+    dispatch_activation(tensor.dtype, [&]<class T>() {
+      for (std::size_t i = 0; i < bytes.size(); i += sizeof(T)) {
+        T value;
+        std::memcpy(&value, bytes.data() + i, sizeof(T));
+        weights.push_back(static_cast<float>(value) + offset);
+      }
+    });
   });
   return weights;
 }

@@ -141,7 +141,7 @@ void gated_delta(const GatedDeltaArguments& a, std::int64_t sequence, int head) 
   float* const state =
       a.state + (a.sequences.slots[sequence] * std::int64_t{a.num_value_heads} + head) * state_size;
   if (a.sequences.seq_lens[sequence] == rows) std::fill_n(state, state_size, 0.0f);
-  const std::int64_t key_column = std::int64_t{head / (a.num_value_heads / a.num_key_heads)} * a.key_dim;
+  const std::int64_t key_column = std::int64_t{key_head_of(a, head)} * a.key_dim;
   const std::int64_t value_column = std::int64_t{head} * a.value_dim;
   const float rate = std::exp(static_cast<const float*>(a.a_log.data)[head]);
   const float dt_bias = static_cast<const float*>(a.dt_bias.data)[head];

@@ -56,7 +56,8 @@ void DeviceKernels::gated_delta(const GatedDeltaArguments& a, Stream stream) {
   p.state = a.state;
   p.sequences = sequence_params(a.sequences);
   p.num_value_heads = a.num_value_heads;
-  p.values_of_key = a.num_value_heads / a.num_key_heads;
+  p.num_key_heads = a.num_key_heads;
+  p.values_of_key = a.takes_turns ? 0 : a.num_value_heads / a.num_key_heads;
   p.key_dim = a.key_dim;
   p.value_dim = a.value_dim;
   p.column_blocks = static_cast<int>(divide_up<std::int64_t>(a.value_dim, kernels::kDeltaColumns));

@@ -59,13 +59,12 @@ void causal_conv(const CausalConvArguments& a) {
 
 void gated_delta(const GatedDeltaArguments& a) {
   const auto keys = static_cast<std::size_t>(a.key_dim), values = static_cast<std::size_t>(a.value_dim);
-  const int values_of_key = a.num_value_heads / a.num_key_heads;
   for_sequences(a.sequences, [&](std::int64_t first, std::int64_t rows, bool begins, std::int64_t slot) {
     for (int head = 0; head < a.num_value_heads; ++head) {
       float* const stored =
           a.state + (slot * a.num_value_heads + head) * static_cast<std::int64_t>(values * keys);
       if (begins) std::fill_n(stored, values * keys, 0.0f);
-      const std::int64_t key_column = std::int64_t{head / values_of_key} * a.key_dim;
+      const std::int64_t key_column = std::int64_t{key_head_of(a, head)} * a.key_dim;
       for (std::int64_t row = first; row < first + rows; ++row) {
         const std::vector<double> q = unit_head(a.q, row, key_column, a.key_dim);
         const std::vector<double> k = unit_head(a.k, row, key_column, a.key_dim);

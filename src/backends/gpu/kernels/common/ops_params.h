@@ -232,7 +232,8 @@ struct GatedDeltaParams {
   float* state;          // (slots, num_value_heads, value_dim, key_dim)
   SequenceRowsParams sequences;
   int num_value_heads;
-  int values_of_key;  // heads of values that a head of keys serves
+  int num_key_heads;
+  int values_of_key;  // heads of values that a head of keys serves, one after the other; 0: each so many-th
   int key_dim, value_dim;
   int column_blocks;  // of a head's values
 };

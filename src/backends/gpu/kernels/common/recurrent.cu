@@ -124,7 +124,7 @@ TESSERA_DEVICE float sum_of_lanes(float value) {
 template <int kKeys>
 struct alignas(16) DeltaRows {
   float k[kDeltaRows][kKeys], q[kDeltaRows][kKeys];  // of length 1, and q by sqrt(key_dim)
-  float v[kDeltaRows][kDeltaColumns];                // then what comes out
+  float v[kDeltaRows][kDeltaColumns], out[kDeltaRows][kDeltaColumns];
   float decay[kDeltaRows], beta[kDeltaRows];
 };
 
@@ -154,7 +154,8 @@ TESSERA_DEVICE void gated_delta(const GatedDeltaParams& p, DeltaRows<kKeys>& row
   const int lane = thread_x() % kDeltaLanes, own = thread_x() / kDeltaLanes;
   const int first_column = column_block * kDeltaColumns, column = first_column + own;
   const bool has_column = column < p.value_dim;
-  const int64 key_offset = static_cast<int64>(head / p.values_of_key) * p.key_dim;
+  const int key_head = p.values_of_key == 0 ? head % p.num_key_heads : head / p.values_of_key;
+  const int64 key_offset = static_cast<int64>(key_head) * p.key_dim;
   const int64 value_offset = static_cast<int64>(head) * p.value_dim + first_column;
   float* const stored =
       p.state + ((sequence.slot * p.num_value_heads + head) * p.value_dim + column) * p.key_dim;
@@ -215,15 +216,14 @@ TESSERA_DEVICE void gated_delta(const GatedDeltaParams& p, DeltaRows<kKeys>& row
         }
       }
       out = sum_of_lanes(out);
-      // Its lanes have read the value.
-      if (lane == 0 && has_column) rows.v[t][own] = out;
+      if (lane == 0) rows.out[t][own] = out;
     }
     sync_threads();
     for (int n = thread_x(); n < count * kDeltaColumns; n += kDeltaThreads) {
       const int i = n % kDeltaColumns;
       if (first_column + i < p.value_dim)
         store_scalar(p.out, (first + n / kDeltaColumns) * p.out.row_stride + value_offset + i,
-                     rows.v[n / kDeltaColumns][i]);
+                     rows.out[n / kDeltaColumns][i]);
     }
     sync_threads();  // before the next rows take their place
   }
