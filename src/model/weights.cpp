@@ -80,6 +80,18 @@ class Loader {
     return vector(host, norm_weights(checkpoint_.tensors.find(name)->second, offset), made);
   }
 
+  /// A convolution's filters, (channels, taps), as fp32, those of one tap after the other's.
+  Weight filters(const std::string& name, std::vector<std::vector<float>>& made) {
+    HostWeight host = find(name).whole;
+    const std::vector<float> stored = norm_weights(checkpoint_.tensors.find(name)->second, 0);
+    const auto channels = static_cast<std::size_t>(host.rows), taps = static_cast<std::size_t>(host.columns);
+    std::vector<float> numbers(stored.size());
+    for (std::size_t c = 0; c < channels; ++c)
+      for (std::size_t j = 0; j < taps; ++j) numbers[j * channels + c] = stored[c * taps + j];
+    std::swap(host.rows, host.columns);
+    return vector(host, std::move(numbers), made);
+  }
+
   /// Norms of heads behind RoPE, as LayerWeights has them.
   void load_norms_after_rope(const std::string& attention, LayerWeights& weights,
                              std::vector<std::vector<float>>& made) {
@@ -327,7 +339,7 @@ void load_attention(Loader& loader, const std::string& attention, const ModelCon
 void load_short_conv(Loader& loader, const std::string& prefix, RecurrentWeights& weights,
                      std::vector<std::vector<float>>& made) {
   loader.load({prefix + "in_proj", &weights.in, &weights.in_bias});
-  weights.conv = loader.floats(prefix + "conv.weight", 0, made);
+  weights.conv = loader.filters(prefix + "conv.weight", made);
   weights.conv_bias = loader.floats(prefix + "conv.bias", 0, made);
   loader.load({prefix + "out_proj", &weights.out, &weights.out_bias});
 }
@@ -344,7 +356,7 @@ void load_gated_delta(Loader& loader, const std::string& prefix, RecurrentWeight
     loader.load_each(parts.first(1));
     if (!loader.stack(parts.last(3), weights.zba, no_bias)) loader.load_each(parts.last(3));
   }
-  weights.conv = loader.floats(prefix + "conv.weight", 0, made);
+  weights.conv = loader.filters(prefix + "conv.weight", made);
   weights.a_log = loader.floats(prefix + "a_log.weight", 0, made);
   weights.dt_bias = loader.floats(prefix + "dt.bias", 0, made);
   weights.norm = loader.weight(prefix + "norm.weight");

@@ -36,7 +36,7 @@ struct RecurrentWeights {
   Weight qkv, z;           ///< (conv_columns, hidden_size), (value_columns, hidden_size)
   Weight b, a;             ///< (num_value_heads, hidden_size)
   Weight zba;              ///< those of z, b and a, where qkv is of another type; then they have no data
-  Weight conv, conv_bias;  ///< (channels, taps), (1, channels); fp32
+  Weight conv, conv_bias;  ///< (taps, channels), (1, channels); fp32
   Weight a_log, dt_bias;   ///< (1, num_value_heads), fp32
   Weight norm;             ///< (1, value_dim), of each head's values
   Weight out, out_bias;    ///< (hidden_size, hidden_size or value_columns)

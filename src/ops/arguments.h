@@ -311,13 +311,13 @@ struct SequenceRows {
 };
 
 /// A short convolution over the rows of each sequence, channel by channel: with u = x (* x_gate),
-/// y[t][c] = sum of weight[c][j] u[t - (taps - 1) + j][c] over j (+ bias[c]), silu(y) if activated, then
+/// y[t][c] = sum of weight[j][c] u[t - (taps - 1) + j][c] over j (+ bias[c]), silu(y) if activated, then
 /// (* out_gate[t][c]). The sequence's earlier rows are those that the state holds.
 struct CausalConvArguments {
   Matrix x;                        ///< (rows, channels)
   std::optional<Matrix> x_gate;    ///< the same shape
   std::optional<Matrix> out_gate;  ///< the same shape
-  Weight weight;                   ///< (channels, taps), f32; 2 to kMostConvTaps taps
+  Weight weight;                   ///< (taps, channels), f32; 2 to kMostConvTaps taps
   std::optional<Weight> bias;      ///< (1, channels), f32
   bool is_activated = false;
   Matrix out;              ///< (rows, channels), apart from the others

@@ -341,7 +341,7 @@ void StagedOps::causal_conv(const CausalConvArguments& given, Stream) {
         each(a.weight);
         each(a.bias);
         each(a.out);
-        each_of_sequences(a.sequences, a.state, (a.weight.columns - 1) * a.x.columns, each);
+        each_of_sequences(a.sequences, a.state, (a.weight.rows - 1) * a.x.columns, each);
       },
       [&](const CausalConvArguments& a, Stream stream) { device_->causal_conv(a, stream); });
 }

@@ -554,10 +554,9 @@ void validate(const CausalConvArguments& a, ActivationDTypes allowed) {
     check.same_shape("out_gate", *a.out_gate, "x", a.x);
     check.no_overlap("out", a.out, "out_gate", *a.out_gate, false);
   }
-  if (a.weight.columns < 2 || a.weight.columns > kMostConvTaps) {
-    check.fail(fmt::format("weight.columns is {}; expected 2 to {} taps", a.weight.columns, kMostConvTaps));
-  }
-  check_floats(check, "weight", a.weight, a.x.columns, a.weight.columns);
+  if (a.weight.rows < 2 || a.weight.rows > kMostConvTaps)
+    check.fail(fmt::format("weight.rows is {}; expected 2 to {} taps", a.weight.rows, kMostConvTaps));
+  check_floats(check, "weight", a.weight, a.weight.rows, a.x.columns);
   if (a.bias) check_floats(check, "bias", *a.bias, 1, a.x.columns);
   check_sequences(check, a.sequences, a.x.rows, a.state);
 }

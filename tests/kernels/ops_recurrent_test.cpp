@@ -98,7 +98,7 @@ TEST_P(OpsRecurrent, ConvolutionsAreThoseOfFp64) {
   for (const Conv& conv : kConvs) {
     SCOPED_TRACE(::testing::Message() << conv.channels << " channels, " << conv.taps << " taps");
     const std::int64_t n = conv.channels;
-    const TestWeight weight(DType::kF32, n, conv.taps, random_values(size_of(n, conv.taps), 2));
+    const TestWeight weight(DType::kF32, conv.taps, n, random_values(size_of(n, conv.taps), 2));
     const TestWeight bias(DType::kF32, 1, n, random_values(size_of(n, 1), 3));
     // Three column ranges of the same rows, as a product leaves them.
     FencedMatrix packed(dtype, rows, 3 * n, random_values(size_of(rows, 3 * n), 4), 3 * n + 5);
@@ -137,7 +137,7 @@ TEST_P(OpsRecurrent, ConvolutionsAreThoseOfFp64) {
 
 TEST_P(OpsRecurrent, ConvolutionsGoOnWhereTheyStopped) {
   constexpr std::int64_t kChannels = 48, kTaps = 4;
-  const TestWeight weight(DType::kF32, kChannels, kTaps, random_values(size_of(kChannels, kTaps), 2));
+  const TestWeight weight(DType::kF32, kTaps, kChannels, random_values(size_of(kChannels, kTaps), 2));
   const std::int32_t length = 50;
   FencedMatrix x(dtype, length, kChannels, random_values(size_of(length, kChannels), 4));
   CausalConvArguments a;
@@ -275,7 +275,7 @@ TEST(OpsRecurrentArguments, AreChecked) {
   const std::unique_ptr<OpsBackend> tested = make_tested_ops();
   const TestSequences sequences({{2, 0, 0}, {1, 3, 1}}, 2);
   FencedMatrix x(DType::kF32, 3, 8, random_values(24, 1)), out(DType::kF32, 3, 8);
-  const TestWeight weight(DType::kF32, 8, 3, random_values(24, 2));
+  const TestWeight weight(DType::kF32, 3, 8, random_values(24, 2));
   std::vector<float> state(32);
   CausalConvArguments valid;
   valid.x = x.view();
@@ -289,7 +289,7 @@ TEST(OpsRecurrentArguments, AreChecked) {
     change(a);
     expect_error([&] { tested->causal_conv(a, {}); }, ErrorCode::kInvalidArgument, message);
   };
-  expect_refused([](auto& a) { a.weight.columns = 1; }, "weight.columns is 1; expected 2 to 8 taps");
+  expect_refused([](auto& a) { a.weight.rows = 1; }, "weight.rows is 1; expected 2 to 8 taps");
   expect_refused([](auto& a) { a.weight.dtype = DType::kBF16; }, "weight.dtype is bf16; expected f32");
   expect_refused([](auto& a) { a.out = a.x; }, "out overlaps x");
   expect_refused([](auto& a) { a.state = nullptr; }, "state is null");

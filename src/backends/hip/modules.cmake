@@ -17,7 +17,7 @@ tessera_embed_kernel_sources(kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_source
 list(JOIN TESSERA_HIP_TARGETS " " all_targets)
 set(modules "")
 foreach(source attention_generic attention_combine attention_join attention_unfused merge_states widen_queries ceilings
-        elementwise experts expert_gemm_tiled expert_gemv gemm_batched gemm_tiled gemv layer_norm logits recurrent rms_norm rope sample softmax)
+        elementwise experts expert_gemm_tiled expert_gemv gemm_batched gemm_tiled gemv layer_norm logits causal_conv gated_delta rms_norm rope sample softmax)
   set(entries "")
   if(source STREQUAL ceilings)  # which measures time, and has no test on the host
     set(entries "read_rate fma_rate")

@@ -16,7 +16,7 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
       {{"gpt-2", "gpt2", "mpt", "olmo", "jais", "mellum", "trillion", "a.x-4.0", "exaone4"}, {kGpt2Pattern}},
       // What files without the key are read with.
       {{"default", ""}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
-      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral"},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral", "lfm2"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
        false,
@@ -27,6 +27,10 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
       {{"qwen2", "stablelm2"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+        R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+       true},
+      {{"qwen35"},
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
        true},
       {{"deepseek-r1-qwen"},

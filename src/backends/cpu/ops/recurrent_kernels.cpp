@@ -45,16 +45,15 @@ void causal_conv(const CausalConvArguments& a, std::int64_t sequence, std::int64
   const std::int64_t first = a.sequences.cu_seqlens[sequence];
   const std::int64_t rows = a.sequences.cu_seqlens[sequence + 1] - first;
   if (rows == 0) return;
-  const std::int64_t taps = a.weight.columns, channels = a.x.columns;
+  const std::int64_t taps = a.weight.rows, channels = a.x.columns;
   float* const state = a.state + a.sequences.slots[sequence] * (taps - 1) * channels + begin;
-  const float* const weight = static_cast<const float*>(a.weight.data) + begin * taps;
+  const float* const weight = static_cast<const float*>(a.weight.data) + begin;
   // Row t's u stands at (t + taps - 1) % taps, those before row 0 likewise.
   alignas(64) float u[kMostConvTaps][kConvChannels] = {};
   alignas(64) float weights[kMostConvTaps][kConvChannels] = {};
   alignas(64) float bias[kConvChannels] = {};
   alignas(64) float y[kConvChannels];
-  for (std::int64_t j = 0; j < taps; ++j)
-    for (std::size_t i = 0; i < n; ++i) weights[j][i] = weight[static_cast<std::int64_t>(i) * taps + j];
+  for (std::int64_t j = 0; j < taps; ++j) std::copy_n(weight + j * channels, n, weights[j]);
   if (a.bias) std::copy_n(static_cast<const float*>(a.bias->data) + begin, n, bias);
   if (a.sequences.seq_lens[sequence] != rows)
     for (std::int64_t j = 0; j + 1 < taps; ++j) std::copy_n(state + j * channels, n, u[j]);

@@ -1,6 +1,8 @@
 // The launches of layers that carry a state along.
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <string>
 
 #include "backends/gpu/ops/device_kernels.h"
 #include "backends/gpu/ops/kernel_arguments.h"
@@ -13,6 +15,17 @@ namespace {
 
 kernels::SequenceRowsParams sequence_params(const SequenceRows& s) {
   return {s.cu_seqlens, s.seq_lens, s.slots};
+}
+
+/// "bf16" or the like where all are of that type, those of `in_groups` in whole groups of columns at
+/// multiples of 16 bytes; else "any".
+std::string type_for(std::initializer_list<Matrix> all, std::initializer_list<Matrix> in_groups,
+                     std::int64_t columns) {
+  const DType dtype = all.begin()->dtype;
+  bool fits = columns % kernels::kGroupSize == 0;
+  for (const Matrix& m : all) fits = fits && m.dtype == dtype;
+  for (const Matrix& m : in_groups) fits = fits && rows_of(m).vector != 0;
+  return fits ? std::string(dtype_name(dtype)) : "any";
 }
 
 const float* floats_of(const Weight& weight) { return static_cast<const float*>(weight.data); }
@@ -32,12 +45,15 @@ void DeviceKernels::causal_conv(const CausalConvArguments& a, Stream stream) {
   p.state = a.state;
   p.sequences = sequence_params(a.sequences);
   p.channels = a.x.columns;
-  p.taps = static_cast<int>(a.weight.columns);
+  p.taps = static_cast<int>(a.weight.rows);
   p.is_activated = a.is_activated ? 1 : 0;
   const std::int64_t groups = divide_up<std::int64_t>(a.x.columns, kernels::kGroupSize);
   p.channel_blocks = static_cast<int>(divide_up<std::int64_t>(groups, kernels::kConvThreads));
   p.row_tiles = static_cast<int>(divide_up<std::int64_t>(a.sequences.seq_len_q, kernels::kConvRows));
-  launch("common/recurrent.cu", p.taps <= 4 ? "causal_conv_4" : "causal_conv_8",
+  const Matrix x_gate = a.x_gate.value_or(a.x), out_gate = a.out_gate.value_or(a.x);
+  const std::string type =
+      type_for({a.x, x_gate, out_gate, a.out}, {a.x, x_gate, out_gate, a.out}, p.channels);
+  launch("common/causal_conv.cu", p.taps <= 4 ? "causal_conv_4_" + type : "causal_conv_8_any",
          a.sequences.batch * p.row_tiles * p.channel_blocks, kernels::kConvThreads, p, stream);
 }
 
@@ -60,9 +76,11 @@ void DeviceKernels::gated_delta(const GatedDeltaArguments& a, Stream stream) {
   p.values_of_key = a.takes_turns ? 0 : a.num_value_heads / a.num_key_heads;
   p.key_dim = a.key_dim;
   p.value_dim = a.value_dim;
+  const std::string type = type_for({a.q, a.k, a.v, a.a, a.b, a.out}, {a.q, a.k}, a.key_dim);
   p.column_blocks = static_cast<int>(divide_up<std::int64_t>(a.value_dim, kernels::kDeltaColumns));
-  launch("common/recurrent.cu", a.key_dim <= 128 ? "gated_delta_128" : "gated_delta_256",
-         a.sequences.batch * a.num_value_heads * p.column_blocks, kernels::kDeltaThreads, p, stream);
+  launch("common/gated_delta.cu", a.key_dim <= 128 ? "gated_delta_128_" + type : "gated_delta_256_any",
+         a.sequences.batch * a.num_value_heads * p.column_blocks,
+         a.key_dim <= 128 ? kernels::kDeltaThreads<128> : kernels::kDeltaThreads<256>, p, stream);
 }
 
 }  // namespace tessera::gpu

@@ -36,7 +36,7 @@ std::vector<double> unit_head(const Matrix& m, std::int64_t row, std::int64_t fi
 }  // namespace
 
 void causal_conv(const CausalConvArguments& a) {
-  const std::int64_t channels = a.x.columns, taps = a.weight.columns;
+  const std::int64_t channels = a.x.columns, taps = a.weight.rows;
   for_sequences(a.sequences, [&](std::int64_t first, std::int64_t rows, bool begins, std::int64_t slot) {
     float* const state = a.state + slot * (taps - 1) * channels;
     for (std::int64_t c = 0; c < channels; ++c) {
@@ -47,7 +47,7 @@ void causal_conv(const CausalConvArguments& a) {
       for (std::int64_t t = 0; t < rows; ++t) {
         double sum = a.bias ? load(*a.bias, 0, c) : 0;
         for (std::int64_t j = 0; j < taps; ++j)
-          sum += load(a.weight, c, j) * static_cast<double>(u[static_cast<std::size_t>(t + j)]);
+          sum += load(a.weight, j, c) * static_cast<double>(u[static_cast<std::size_t>(t + j)]);
         if (a.is_activated) sum *= sigmoid(sum);
         store(a.out, first + t, c, a.out_gate ? sum * load(*a.out_gate, first + t, c) : sum);
       }

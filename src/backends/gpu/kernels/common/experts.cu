@@ -91,22 +91,31 @@ TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* key
     if (p.num_groups > 1) keep_best_groups(p, keys, keys + r.num_experts);
     sync_warp();
   }
+  // A lane keeps the slot whose number it has, so that nobody waits for what was stored.
   int* const experts = r.experts + row * r.num_slots;
-  float sum = 0.0f;
+  float* const weights = r.weights + row * r.num_slots;
+  float own = 0.0f, sum = 0.0f;
   for (int slot = 0; slot < r.num_slots; ++slot) {
     const BestExpert best = best_of_warp(keys, r.num_experts);
     if (slot == 0 && !is_sigmoid && !by_scores) top = best.key;
-    sum += part_of(best.expert) / whole;
+    // A key may be the logit itself, unless that was a NaN.
+    const bool is_logit = !is_sigmoid && !by_scores && best.key != -infinity();
+    const float part = (is_logit ? expf(best.key - top) : part_of(best.expert)) / whole;
+    sum += part;
     sync_warp();
     if (lane == 0) {
       experts[slot] = best.expert;
       keys[best.expert] = taken_key();
     }
+    if (lane == slot) own = part;
+    if (slot >= kWarpSize && lane == slot % kWarpSize) weights[slot] = part;
     sync_warp();
   }
   const float divisor = p.normalized == 0 ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
-  for (int slot = lane; slot < r.num_slots; slot += kWarpSize)
-    r.weights[row * r.num_slots + slot] = part_of(experts[slot]) / whole / divisor * p.weight_scale;
+  for (int slot = lane; slot < r.num_slots; slot += kWarpSize) {
+    const float part = slot == lane ? own : weights[slot];
+    weights[slot] = part / divisor * p.weight_scale;
+  }
   sync_warp();
 }
 

@@ -207,7 +207,7 @@ constexpr int kConvThreads = 128;
 struct CausalConvParams {
   RowsArgument x, out;
   RowsArgument x_gate, out_gate;  // data null: none
-  const float* weight;            // (channels, taps)
+  const float* weight;            // (taps, channels)
   const float* bias;              // (channels) or null
   float* state;                   // (slots, taps - 1, channels)
   SequenceRowsParams sequences;
@@ -223,7 +223,11 @@ struct CausalConvParams {
 constexpr int kDeltaLanes = 8;
 constexpr int kDeltaColumns = 16;
 constexpr int kDeltaRows = 16;
-constexpr int kDeltaThreads = kDeltaColumns * kDeltaLanes;
+/// Columns of a lane, and threads, of keys of up to so many numbers.
+template <int kKeys>
+constexpr int kDeltaOwnColumns = kKeys <= 128 ? 2 : 1;
+template <int kKeys>
+constexpr int kDeltaThreads = kDeltaColumns / kDeltaOwnColumns<kKeys>* kDeltaLanes;
 
 struct GatedDeltaParams {
   RowsArgument q, k, v, a, b, out;
