@@ -291,7 +291,7 @@ TESSERA_DEVICE void gated_delta(const GatedDeltaParams& p, DeltaRows<kKeys>& row
     sync_threads();
     if (begin + kDeltaRows < place.sequence.rows) piece.load(p, place, begin + kDeltaRows);
     int t = 0;
-    constexpr int kRowsAtOnce = kKeys <= 128 ? 4 : 1;  // as registers allow
+    constexpr int kRowsAtOnce = kKeys <= 128 ? 8 : 1;  // as registers allow
     for (; t + kRowsAtOnce <= count; t += kRowsAtOnce) state.template steps<kRowsAtOnce>(rows, t);
     for (; t < count; ++t) state.template steps<1>(rows, t);
     sync_threads();

@@ -225,7 +225,7 @@ constexpr int kDeltaColumns = 16;
 constexpr int kDeltaRows = 16;
 /// Columns of a lane, and threads, of keys of up to so many numbers.
 template <int kKeys>
-constexpr int kDeltaOwnColumns = kKeys <= 128 ? 2 : 1;
+constexpr int kDeltaOwnColumns = 1;
 template <int kKeys>
 constexpr int kDeltaThreads = kDeltaColumns / kDeltaOwnColumns<kKeys>* kDeltaLanes;
 
