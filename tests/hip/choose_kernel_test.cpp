@@ -43,8 +43,8 @@ bool is_built_ahead(const KernelChoice& choice, const DeviceProperties& device) 
   });
 }
 
-/// Whether the library brings any code for it of this source for queries of this type: builds may be asked for
-/// fewer targets and types.
+/// Whether the library brings any code for it of this source for queries of this type: builds may be asked
+/// for fewer targets and types.
 bool is_built_for(const DeviceProperties& device, std::string_view source, DType dtype) {
   const std::string define = fmt::format("TESSERA_DTYPE={} ", dtype_name(dtype));
   return std::ranges::any_of(embedded_modules(), [&](const gpu::EmbeddedModule& m) {
