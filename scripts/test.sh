@@ -41,7 +41,10 @@ run_ctest() {
 threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test engine_requests_test server_test)
 build_stage() {
   case $1 in
-    release | install | long) build_preset release ;;
+    release | install | long)
+      local configure_options=("${release_options[@]}")
+      build_preset release
+      ;;
     tsan) build_preset tsan "${threaded[@]}" ;;
     fuzz) build_preset asan fuzzers ;;
     *) build_preset "$1" ;;
@@ -124,11 +127,15 @@ for stage in "${stages[@]}"; do
   [[ $stage =~ ^(release|install|long|asan|tsan|fuzz)$ ]] || { sed -n '3,13s/^# \?//p' "$ROOT/scripts/test.sh" >&2; exit 2; }
 done
 
-# So that all stages take minutes less: gfx1102 and gfx1151 have gfx1100's instructions, CUDA's attention kernels of f16 are
-# those of bf16 but for the names of a few, and its other kernels have one text, which PTX shows to be sm_80's too.
+# So that all stages take minutes less: gfx1102 and gfx1151 have gfx1100's instructions, attention kernels of f16 are those of
+# bf16 but for the names of a few, and kernels without an architecture's instructions have one text, of which PTX and a target
+# of each size of waves are enough. Tests compile a few of what is left out.
+release_options=()
 if [[ " ${stages[*]} " == *" long "* ]]; then
-  configure_options=(-DTESSERA_HIP_TARGETS="gfx90a;gfx942;gfx1100;gfx1201" -DTESSERA_CUDA_AOT_DTYPES="bf16;f32"
-    -DTESSERA_CUDA_AOT_ARCHITECTURES="sm_90a;compute_80")
+  release_options=(-DTESSERA_HIP_TARGETS="gfx90a;gfx942;gfx1100;gfx1201" -DTESSERA_HIP_COMMON_TARGETS="gfx942;gfx1201"
+    -DTESSERA_HIP_AOT_DTYPES="bf16;f32" -DTESSERA_CUDA_AOT_DTYPES="bf16;f32" -DTESSERA_CUDA_AOT_ARCHITECTURES="sm_90a;compute_80")
+  # In warps of 64 plain kernels run with AddressSanitizer.
+  [[ " ${stages[*]} " == *" asan "* ]] && release_options+=(-DTESSERA_SIMT_WARP_SIZES=32)
 fi
 
 if [[ " ${stages[*]} " =~ " asan "|" tsan "|" fuzz "|" long " ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1

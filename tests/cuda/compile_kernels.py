@@ -5,11 +5,12 @@ Usage: compile_kernels.py NVCC KERNELS_FOLDERS MODULES_FILE LOGS_FILE WORK_FOLDE
 KERNELS_FOLDERS are joined by colons. MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or
 1. LOGS_FILE has a line "source|defines|architecture|log" for each that the build has compiled: of these the log is read
 instead. Of the others a part is compiled: each tuned module for one of the architectures that it has no log for,
-another than its neighbour, one of modules that differ in the 16-bit type alone, of which bf16's logs are f16's, too; one
-that is not tuned only if the build has not compiled it for any. With an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others
-for the last. Exits with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are
-serialised: ptxas only says so (C7508 to C7517) and goes on. Tiles were chosen for the registers of sm_80 and sm_90a; for
-others the compiler may be a register or two short.
+another than its neighbour, one of modules that differ in the 16-bit type alone, of which bf16's logs are f16's, too;
+one that is not tuned only if the build has not compiled it for any; each format of blocks for every other source. With
+an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others for the last. Exits with 1,
+after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are serialised: ptxas only
+says so (C7508 to C7517) and goes on. Tiles were chosen for the registers of sm_80 and sm_90a; for others the compiler
+may be a register or two short.
 """
 
 import concurrent.futures
@@ -55,6 +56,7 @@ def architectures_of(modules, logs, architectures):
     """Those that each module is compiled for, in the modules' order."""
     chosen = []
     seen = set()
+    formats, sources = {}, {}  # of blocks, each with its number
     for source, defines, tuned in modules:
         twin = defines.replace("DTYPE=f16", "DTYPE=bf16")
         missing = [a for a in architectures if (source, defines, a) not in logs and (source, twin, a) not in logs]
@@ -68,6 +70,9 @@ def architectures_of(modules, logs, architectures):
             turn = len(seen) % len(missing)
             missing = [] if kind in seen else [missing[turn]]
             seen.add(kind)
+        if logs and (found := re.match(r"TESSERA_BLOCKS=(\w+)", defines)):
+            number = formats.setdefault(found[1], len(formats)) + sources.setdefault(source, len(sources))
+            missing = [] if number % 2 else missing
         chosen.append(missing)
     return chosen
 

@@ -4,10 +4,11 @@ Usage: check_divisions.py COMPILER FOLDERS MODULES_FILE FLAG...
 
 Where both operands of an unsigned division or remainder have copies of the sign bit to spare, clang 19 takes a shorter
 path for numbers of 24 bits (or 32 of 64), which is right only for those that are not negative: of a short x = -1 and an
-unsigned char y = 1, (unsigned)x / y becomes 32767 in place of 4294967295. Each source is compiled to LLVM's text for an
-MFMA and a WMMA target of its lines in MODULES_FILE ("source|target|defines|..."; of lines that differ in sizes alone,
-one), and the dividend of each udiv and urem is followed back to where its sign may come from. First this must find the
-pattern in a source that has it. Exits with 1 if it is in a kernel.
+unsigned char y = 1, (unsigned)x / y becomes 32767 in place of 4294967295. Of the lines in MODULES_FILE
+("source|target|defines|...") few are compiled to LLVM's text, which have among them every definition of each source,
+sizes counting as one, those with matrix instructions for an MFMA and a WMMA target. The dividend of each udiv and urem
+is followed back to where its sign may come from. First this must find the pattern in a source that has it. Exits with 1
+if it is in a kernel.
 """
 
 import concurrent.futures
@@ -74,23 +75,37 @@ def finds_the_pattern(compiler, flags):
     return len(suspicious_divisions(text)) == 1
 
 
+def traits_of(source, target, defines):
+    """What a module shows of its source that others may not. Sizes and numbers of warps change no operand's sign."""
+    kind = source
+    if source.startswith("matrix/"):  # whose text depends on the target
+        kind += " MFMA" if target.startswith("gfx9") else " WMMA"
+    return {kind} | {kind + " " + re.sub(r"=([2-9]|\d\d+)$", "=", define) for define in defines.split()}
+
+
+def modules_with_every_trait(modules):
+    """Few of `modules`, each the one that adds most."""
+    missing = set().union(*(traits_of(*module) for module in modules))
+    some = []
+    while missing:
+        some.append(max(modules, key=lambda module: len(missing & traits_of(*module))))
+        missing -= traits_of(*some[-1])
+    return some
+
+
 def main():
     compiler, folders, modules_file, *flags = sys.argv[1:]
     folders = folders.split(":")
     if not finds_the_pattern(compiler, flags):
         print("the faulty division in this test's own source was not found, or the sound one was")
         return 1
-    modules = {}  # one of each kind of target, and of those that differ in sizes alone
     with open(modules_file, encoding="utf-8") as f:
-        for line in f:
-            source, target, defines, *_ = line.split("|")
-            kind = re.sub(r"=([2-9]|\d\d+)\b", "=", defines)
-            modules.setdefault((source, kind, target.startswith("gfx9")), (target, defines))
+        modules = modules_with_every_trait([line.split("|")[:3] for line in f])
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {
             pool.submit(text_of, compiler, flags, find_source(folders, source), options_of(target, defines, folders)):
-            (source, defines, target) for (source, _, _), (target, defines) in modules.items()
+            (source, defines, target) for source, target, defines in modules
         }  # fmt: skip
         for job in concurrent.futures.as_completed(jobs):
             for line in suspicious_divisions(job.result()):

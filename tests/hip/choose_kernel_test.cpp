@@ -43,10 +43,13 @@ bool is_built_ahead(const KernelChoice& choice, const DeviceProperties& device) 
   });
 }
 
-/// Whether the library brings any code for it: builds may be asked for fewer targets.
-bool is_built_for(const DeviceProperties& device) {
+/// Whether the library brings any code for it of this source for queries of this type: builds may be asked
+/// for fewer targets and types.
+bool is_built_for(const DeviceProperties& device, std::string_view source, DType dtype) {
+  const std::string define = fmt::format("TESSERA_DTYPE={} ", dtype_name(dtype));
   return std::ranges::any_of(embedded_modules(), [&](const gpu::EmbeddedModule& m) {
-    return m.architecture == device.architecture;
+    return m.architecture == device.architecture && m.source == source &&
+           m.defines.find(define) != m.defines.npos;
   });
 }
 
@@ -97,7 +100,6 @@ TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
 TEST(ChooseHipKernel, TilesOfF32AreBuiltAheadWhereNoMatrixUnitHasIt) {
   if (embedded_modules().empty()) GTEST_SKIP() << "built without a compiler for HIP";
   for (const DeviceProperties& device : largest_devices()) {
-    if (!is_built_for(device)) continue;
     for (const int head_dim : {64, 128}) {
       for (const std::int64_t seq_len_q : {1, 4096}) {
         for (const bool paged : {false, true}) {
@@ -105,6 +107,7 @@ TEST(ChooseHipKernel, TilesOfF32AreBuiltAheadWhereNoMatrixUnitHasIt) {
           if (paged) testing::use_pages(p);
           const KernelChoice choice = choose(p, device);
           EXPECT_EQ(choice.kernel == &gpu::kTiledAttention, device.warp_size == 32);
+          if (!is_built_for(device, choice.module.source, DType::kF32)) continue;
           EXPECT_TRUE(is_built_ahead(choice, device)) << device.name << " " << head_dim << " " << seq_len_q;
         }
       }
@@ -309,7 +312,6 @@ TEST(ChooseHipKernel, SplitsTheKeysOfFewHeadsAndNotThoseOfMany) {
 TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
   if (embedded_modules().empty()) GTEST_SKIP() << "built without a compiler for HIP";
   for (const DeviceProperties& device : largest_devices()) {
-    if (!is_built_for(device)) continue;
     for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
       if (dtype == DType::kF32 && device.warp_size == 32) continue;
       for (const int head_dim : {64, 128, 256}) {
@@ -320,6 +322,7 @@ TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
             if (paged) p.paged_kv.emplace();
             const KernelChoice choice = choose(p, device);
             if (choice.kernel->name != "matrix/decode") continue;
+            if (!is_built_for(device, choice.module.source, dtype)) continue;
             EXPECT_TRUE(is_built_ahead(choice, device))
                 << device.name << " " << fmt::format("{}", fmt::join(choice.module.defines, " "));
           }

@@ -21,7 +21,7 @@ import sys
 LDS_BYTES = 64 * 1024  # of a workgroup, on every target
 MAY_USE_SCRATCH = {"common/attention_unfused.cu"}  # the baseline, for arrays
 INVARIANT = "TESSERA_INVARIANT=1"
-ALL_TERMS, MASK_BF16 = 31, 2  # kAllTerms, kMaskBF16 of common/attention_params.h
+ALL_TERMS, MASK_F16, MASK_BF16 = 31, 1, 2  # kAllTerms, kMaskF16, kMaskBF16 of common/attention_params.h
 FIELDS = {
     "vgpr_count", "agpr_count", "sgpr_count", "vgpr_spill_count", "sgpr_spill_count",
     "private_segment_fixed_size", "group_segment_fixed_size",
@@ -87,11 +87,18 @@ def entries_of_common(compiler, flags, folders, simt_tests, source):
 
 
 def with_terms(modules):
-    """Of each attention kernel on matrix units, for each target, one module with all terms and an additive mask."""
+    """
+    Of each attention kernel on matrix units, for each target, one module with all terms and an additive mask, of both
+    16-bit types by turns.
+    """
     found = {}
     for source, target, defines, entries, _ in modules:
         if source.startswith("matrix/attention_") and "DTYPE=bf16 TESSERA_HEAD_DIM_QK=128" in defines:
-            changed = defines.replace("TERMS=0 TESSERA_MASK_DTYPE=0", f"TERMS={ALL_TERMS} TESSERA_MASK_DTYPE={MASK_BF16}")
+            is_f16 = len([1 for other, _ in found if other == source]) % 2 == 1
+            mask_dtype = MASK_F16 if is_f16 else MASK_BF16
+            changed = defines.replace("TERMS=0 TESSERA_MASK_DTYPE=0", f"TERMS={ALL_TERMS} TESSERA_MASK_DTYPE={mask_dtype}")
+            if is_f16:
+                changed = changed.replace("DTYPE=bf16 TESSERA_HEAD", "DTYPE=f16 TESSERA_HEAD")
             found.setdefault((source, target), [source, target, changed, entries, ""])
     return list(found.values())
 
