@@ -105,8 +105,11 @@ TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* key
     sync_warp();
   }
   const float divisor = p.normalized == 0 ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
-  for (int slot = lane; slot < r.num_slots; slot += kWarpSize)
-    r.weights[row * r.num_slots + slot] = part_of(experts[slot]) / whole / divisor * p.weight_scale;
+  for (int slot = lane; slot < r.num_slots; slot += kWarpSize) {
+    const float weight = part_of(experts[slot]) / whole / divisor * p.weight_scale;
+    r.weights[row * r.num_slots + slot] =
+        p.expert_scales == nullptr ? weight : weight * p.expert_scales[experts[slot]];
+  }
   sync_warp();
 }
 
