@@ -12,16 +12,26 @@ bool is_of_experts(std::string_view name) { return name.find(".mlp.experts.") !=
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
-  const std::int64_t q_size = std::int64_t{config.num_heads} * config.head_dim;
-  const std::int64_t kv_size = std::int64_t{config.num_kv_heads} * config.head_dim;
-  const std::int64_t mlp = config.intermediate_size;
-
   std::vector<ExpectedTensor> tensors;
   tensors.push_back({"embed_tokens.weight", {config.vocab_size, hidden}, SplitAxis::kRows});
+  if (const std::int64_t width = config.layer_embedding_size; width > 0) {
+    const std::int64_t all = config.num_layers * width;
+    tensors.push_back({"embed_tokens_per_layer.weight", {config.vocab_size, all}, SplitAxis::kRows});
+    tensors.push_back({"per_layer_model_projection.weight", {all, hidden}, SplitAxis::kRows});
+    tensors.push_back({"per_layer_projection_norm.weight", {width}});
+  }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const std::string prefix = fmt::format("layers.{}.", layer);
+    const auto [num_kv_heads, head_dim] = kv_sizes(config, layer);
+    const std::int64_t q_size = std::int64_t{config.num_heads} * head_dim;
+    const std::int64_t kv_size = std::int64_t{num_kv_heads} * head_dim;
+    const std::int64_t mlp = intermediate_size(config, layer);
+    const bool makes_kv = kv_layer(config, layer) == layer;
     const auto vector = [&](const char* name, std::int64_t size) {
       tensors.push_back({prefix + name + ".weight", {size}});
+    };
+    const auto scale = [&](const char* name, std::int64_t size) {
+      tensors.push_back({fmt::format("{}{}.scale", prefix, name), {size}});
     };
     const auto norm = [&](const char* name) {
       vector(name, hidden);
@@ -62,8 +72,9 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     } else {
       linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
-      linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
-      linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+      if (makes_kv) linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+      if (makes_kv && !has_keys_as_values(config, layer))
+        linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     }
     const std::int64_t attended =
         config.latent ? std::int64_t{config.num_heads} * config.latent->value_dim : q_size;
@@ -75,29 +86,43 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
           {prefix + "self_attn.k_norm.weight", {config.num_kv_heads, config.head_dim}, SplitAxis::kRows});
     } else if (config.qk_norm != QkNorm::kNone) {
       const bool is_each = config.qk_norm == QkNorm::kEachHead;
-      vector("self_attn.q_norm", is_each ? config.head_dim : q_size);
-      vector("self_attn.k_norm", is_each ? config.head_dim : kv_size);
+      vector("self_attn.q_norm", is_each ? head_dim : q_size);
+      if (makes_kv) vector("self_attn.k_norm", is_each ? head_dim : kv_size);
     }
     if (config.attention_sinks) vector("self_attn.sinks", config.num_heads);
     // transformers calls the norm before the MLP by the same name where there is none after attention.
     if (!config.parallel_blocks || config.parallel_norms) norm("post_attention_layernorm");
     if (config.norms_before && config.norms_after) norm("pre_feedforward_layernorm");
     if (config.norms_after) norm("post_feedforward_layernorm");
+    if (config.layer_embedding_size > 0) {
+      linear("per_layer_input_gate", config.layer_embedding_size, hidden, SplitAxis::kRows, false);
+      linear("per_layer_projection", hidden, config.layer_embedding_size, SplitAxis::kColumns, false);
+      norm("post_per_layer_input_norm");
+    }
+    if (config.layer_scales) vector("layer_scalar", 1);
     if (has_experts(config, layer)) {
       const MixtureConfig& mixture = *config.mixture;
-      const std::int64_t width = mixture.intermediate_size, shared = mixture.shared_intermediate_size;
+      const std::int64_t width = mixture.intermediate_size;
       linear("mlp.router", mixture.num_experts, hidden, SplitAxis::kNone, mixture.router_bias);
       if (mixture.score_bias)
         tensors.push_back({prefix + "mlp.e_score_correction.bias", {mixture.num_experts}});
       experts("gate_proj", width, hidden);
       experts("up_proj", width, hidden);
       experts("down_proj", hidden, width);
-      if (shared == 0) continue;
-      linear("mlp.shared_expert.gate_proj", shared, hidden, SplitAxis::kRows, false);
-      linear("mlp.shared_expert.up_proj", shared, hidden, SplitAxis::kRows, false);
-      linear("mlp.shared_expert.down_proj", hidden, shared, SplitAxis::kColumns, false);
-      if (mixture.shared_gate) vector("mlp.shared_expert_gate", hidden);
-      continue;
+      if (mixture.expert_scales) scale("mlp.experts.down_proj", mixture.num_experts);
+      if (mixture.beside_mlp) {
+        scale("mlp.router", hidden);
+        norm("post_feedforward_layernorm_1");
+        norm("pre_feedforward_layernorm_2");
+        norm("post_feedforward_layernorm_2");
+      }
+      if (const std::int64_t shared = mixture.shared_intermediate_size; shared > 0) {
+        linear("mlp.shared_expert.gate_proj", shared, hidden, SplitAxis::kRows, false);
+        linear("mlp.shared_expert.up_proj", shared, hidden, SplitAxis::kRows, false);
+        linear("mlp.shared_expert.down_proj", hidden, shared, SplitAxis::kColumns, false);
+        if (mixture.shared_gate) vector("mlp.shared_expert_gate", hidden);
+      }
+      if (!mixture.beside_mlp) continue;
     }
     if (config.fused_gate_up) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);

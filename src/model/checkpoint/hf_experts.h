@@ -18,6 +18,7 @@ enum class ExpertKeys {
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
   kDeepSeek2,  ///< likewise, of softmax, without groups
+  kGemma4,     ///< enable_moe_block: all layers, of num_experts, top_k_experts, moe_intermediate_size
   kErnie,      ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
 };
 

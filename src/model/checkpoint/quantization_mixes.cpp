@@ -39,9 +39,12 @@ constexpr std::array<Mix, 22> kMixes = {{
 
 Place place_of(std::string_view tensor) {
   if (tensor == "embed_tokens.weight") return {Role::kEmbedding, 0};
+  // What looks up and makes embeddings of layers, of models that have them.
+  if (tensor == "embed_tokens_per_layer.weight") return {Role::kEmbedding, 0};
+  if (tensor == "per_layer_model_projection.weight") return {Role::kUp, 0};
   if (tensor == "lm_head.weight") return {Role::kHead, 0};
   constexpr std::string_view kLayers = "layers.";
-  constexpr std::array<std::pair<std::string_view, Role>, 14> kRoles = {
+  constexpr std::array<std::pair<std::string_view, Role>, 16> kRoles = {
       {{".q_proj.weight", Role::kQuery},
        {".q_a_proj.weight", Role::kQuery},
        {".q_b_proj.weight", Role::kQuery},
@@ -55,7 +58,9 @@ Place place_of(std::string_view tensor) {
        {".o_proj.weight", Role::kOutput},
        {".gate_proj.weight", Role::kGate},
        {".up_proj.weight", Role::kUp},
-       {".down_proj.weight", Role::kDown}}};
+       {".down_proj.weight", Role::kDown},
+       {".per_layer_input_gate.weight", Role::kGate},
+       {".per_layer_projection.weight", Role::kUp}}};
   const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                  [&](const auto& entry) { return tensor.ends_with(entry.first); });
   int layer = 0;
