@@ -156,6 +156,7 @@ void EngineCore::weigh_layer(Sequence& sequence) {
     view.sliding_window = plan_.sliding_window(view.layer);
     view.softmax_scale = plan_.softmax_scale();
     view.softcap = plan_.attention_softcap();
+    view.sinks = plan_.sinks(view.layer);
     const std::vector<float> weights = attention_weights(view, cache_, ops_);
     sequence.attention_weights.insert(sequence.attention_weights.end(), weights.begin(), weights.end());
   } catch (const Error& error) {
