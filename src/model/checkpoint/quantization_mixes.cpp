@@ -13,7 +13,19 @@ namespace tessera {
 namespace {
 
 /// Where a matrix stands.
-enum class Role { kEmbedding, kHead, kQuery, kKey, kValue, kQkv, kOutput, kGate, kUp, kDown };
+enum class Role {
+  kEmbedding,
+  kLayerEmbedding,
+  kHead,
+  kQuery,
+  kKey,
+  kValue,
+  kQkv,
+  kOutput,
+  kGate,
+  kUp,
+  kDown
+};
 
 struct Place {
   Role role;
@@ -40,7 +52,7 @@ constexpr std::array<Mix, 22> kMixes = {{
 Place place_of(std::string_view tensor) {
   if (tensor == "embed_tokens.weight") return {Role::kEmbedding, 0};
   // What looks up and makes embeddings of layers, of models that have them.
-  if (tensor == "embed_tokens_per_layer.weight") return {Role::kEmbedding, 0};
+  if (tensor == "embed_tokens_per_layer.weight") return {Role::kLayerEmbedding, 0};
   if (tensor == "per_layer_model_projection.weight") return {Role::kUp, 0};
   if (tensor == "lm_head.weight") return {Role::kHead, 0};
   constexpr std::string_view kLayers = "layers.";
@@ -103,6 +115,8 @@ DType wanted_dtype(const Mix& mix, const Place& place, const ModelConfig& config
     case Role::kEmbedding:
       // Without a head of its own it is the head.
       if (config.tied_embeddings) return wanted_dtype(mix, {Role::kHead, 0}, config);
+      [[fallthrough]];
+    case Role::kLayerEmbedding:
       return is_ternary ? DType::kQ4_K : mix.base;
     case Role::kValue:
       if (name == "q2_k") return is_grouped ? DType::kQ4_K : DType::kQ3_K;
