@@ -734,6 +734,11 @@ TEST(HfConfig, ReadsAGemma4) {
   EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), {{"hidden_size_per_layer_input", nullptr}}))
                 .layer_embedding_size,
             0);
+  for (const json& none : {json(nullptr), json::object()}) {
+    EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), {{"per_layer_config", none}, {"global_head_dim", 64}}))
+                  .full_attention,
+              (FullAttentionConfig{4, 256, /*keys_as_values=*/false}));
+  }
   EXPECT_EQ(parse(minimal("Gemma4UnifiedForCausalLM")).layer_embedding_size, 0);
   EXPECT_EQ(parse(minimal("Gemma4UnifiedForCausalLM")).sliding_window, 1024);
   EXPECT_NO_THROW(parse(with(minimal("Gemma4ForCausalLM"), {{"use_bidirectional_attention", "vision"}})));

@@ -17,12 +17,15 @@ using nlohmann::json;
 constexpr int kGlobalHeadDim = 512;
 constexpr std::int64_t kLayerEmbeddingSize = 256;
 
-/// per_layer_config, null of a file that has none.
+/// per_layer_config, null of a file that has none. Where it is there and empty all layers have the same
+/// sizes.
 const json* find_layers(const JsonFields& fields) {
+  static const json none = json::object();
+  if (!fields.has("per_layer_config")) return nullptr;
   const json* layers = fields.find("per_layer_config");
-  if (layers == nullptr) return nullptr;
+  if (layers == nullptr) return &none;
   if (!layers->is_object()) fields.fail("per_layer_config", *layers, "an object was expected");
-  return layers->empty() ? nullptr : layers;
+  return layers;
 }
 
 JsonFields layer_fields(const JsonFields& fields, const std::string& layer, const json& sizes) {
@@ -32,6 +35,7 @@ JsonFields layer_fields(const JsonFields& fields, const std::string& layer, cons
 
 /// As transformers 5 writes them, whichever way it read them.
 FullAttentionConfig parse_layers(const JsonFields& fields, const json& layers, const ModelConfig& config) {
+  if (layers.empty()) return {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim};
   const auto first = layers.begin();
   const JsonFields sizes = layer_fields(fields, first.key(), *first);
   FullAttentionConfig full;
@@ -82,7 +86,7 @@ void parse_hf_gemma4(const JsonFields& fields, bool has_layer_embeddings, ModelC
 
 void check_hf_gemma4_layers(const JsonFields& fields, const ModelConfig& config) {
   const json* layers = find_layers(fields);
-  if (layers == nullptr) return;
+  if (layers == nullptr || layers->empty()) return;
   std::size_t num_full = 0;
   for (int layer = 0; layer < config.num_layers; ++layer) num_full += slides(config, layer) ? 0 : 1;
   for (const auto& [name, value] : layers->items()) {
