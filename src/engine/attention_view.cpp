@@ -13,14 +13,15 @@ namespace {
 std::vector<float> read_keys(const AttentionViewLayer& view, const KvCache& cache, OpsBackend& ops) {
   const KvCacheShape& shape = cache.shape();
   const KvCacheView& layer = cache.layers()[static_cast<std::size_t>(view.layer)];
-  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  const int num_kv_heads = shape.layer(view.layer).num_kv_heads;
+  const auto head_dim = static_cast<std::size_t>(shape.layer(view.layer).head_dim);
   const auto num_tokens = static_cast<std::size_t>(view.num_tokens);
-  std::vector<float> keys(static_cast<std::size_t>(shape.num_kv_heads) * num_tokens * head_dim);
+  std::vector<float> keys(static_cast<std::size_t>(num_kv_heads) * num_tokens * head_dim);
   std::vector<std::byte> rows;
   for (std::size_t begin = 0; begin < num_tokens; begin += static_cast<std::size_t>(shape.page_size)) {
     const std::size_t count = std::min(num_tokens - begin, static_cast<std::size_t>(shape.page_size));
     const std::int64_t page = view.block_table[begin / static_cast<std::size_t>(shape.page_size)];
-    for (int head = 0; head < shape.num_kv_heads; ++head) {
+    for (int head = 0; head < num_kv_heads; ++head) {
       const std::int64_t offset = page * layer.page_stride + head * layer.head_stride;
       rows.resize(dtype_bytes(layer.dtype, count * head_dim));  // a head's rows of a page are contiguous
       ops.download(
@@ -60,7 +61,7 @@ void weigh(std::span<const float> query, double scale, std::optional<float> soft
 }  // namespace
 
 std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCache& cache, OpsBackend& ops) {
-  const KvCacheShape& shape = cache.shape();
+  const KvLayerShape shape = cache.shape().layer(view.layer);
   const std::vector<float> keys = read_keys(view, cache, ops);
   const std::int64_t num_positions = std::ssize(view.positions);
   const std::int64_t num_heads = std::ssize(view.queries) / (num_positions * shape.head_dim);

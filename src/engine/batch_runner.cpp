@@ -271,12 +271,14 @@ void BatchRunner::run_layers_reading_queries(const StepShape& shape, std::span<c
       std::int64_t first_row = 0;
       for (std::size_t i = 0; i < entries.size(); ++i) {
         const StepEntry& entry = entries[i];
-        const bool wants_layer = std::ranges::binary_search(entry.query_layers, step.layer);
-        for (const std::int64_t position : entry.query_positions) {
-          if (!wants_layer) break;
-          const Matrix row = rows_of(plan_.queries(), first_row + position - entry.num_computed, 1);
-          const std::vector<float> query = read(row);
-          outcomes[i].queries.insert(outcomes[i].queries.end(), query.begin(), query.end());
+        if (std::ranges::binary_search(entry.query_layers, step.layer)) {
+          std::vector<float>& queries = outcomes[i].queries.emplace_back();
+          for (const std::int64_t position : entry.query_positions) {
+            const Matrix row =
+                rows_of(plan_.queries(step.layer), first_row + position - entry.num_computed, 1);
+            const std::vector<float> query = read(row);
+            queries.insert(queries.end(), query.begin(), query.end());
+          }
         }
         first_row += entry.num_new;
       }

@@ -46,8 +46,9 @@ struct StepOutcome {
   std::vector<TokenLogprob> top_logprobs;
   std::vector<PromptLogprob> follower_logprobs;
   std::vector<float> hidden_states;  ///< (num_new, hidden_size), after the last norm
-  std::vector<float> queries;        ///< (query_layers, query_positions, num_heads * head_dim), rotated
-  std::optional<Error> error;        ///< of this sequence alone; then there is no token
+  /// (query_layers): (query_positions, num_heads * head_dim), rotated.
+  std::vector<std::vector<float>> queries;
+  std::optional<Error> error;  ///< of this sequence alone; then there is no token
 };
 
 /// Takes steps of sequences through the model and the sampler. Steps that only decode are recorded, and their

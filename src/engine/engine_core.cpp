@@ -104,8 +104,7 @@ void EngineCore::check(const AttentionRequest& request) const {
   }
   const std::int64_t layers = request.layers.empty() ? num_layers : std::ssize(request.layers);
   const double weights = static_cast<double>(layers) * static_cast<double>(request.positions.size()) *
-                         static_cast<double>(request.tokens.size()) *
-                         static_cast<double>(plan_.queries().columns / cache_.shape().head_dim);
+                         static_cast<double>(request.tokens.size()) * plan_.num_heads();
   if (weights > kMaxAttentionWeights) {
     throw Error(
         ErrorCode::kInvalidArgument,

@@ -136,12 +136,10 @@ void EngineCore::accept_hidden_states(Sequence& sequence, std::int64_t num_token
 
 void EngineCore::accept_queries(Sequence& sequence, const StepOutcome& outcome) {
   const std::size_t layers = sequence.attention->layers.size();
-  const std::size_t size = outcome.queries.size() / layers;
   sequence.layer_queries.resize(layers);
-  for (std::size_t i = 0; i < layers; ++i) {
-    const auto begin = outcome.queries.begin() + static_cast<std::ptrdiff_t>(i * size);
-    std::vector<float>& queries = sequence.layer_queries[i];
-    queries.insert(queries.end(), begin, begin + static_cast<std::ptrdiff_t>(size));
+  for (std::size_t i = 0; i < outcome.queries.size(); ++i) {
+    const std::vector<float>& read = outcome.queries[i];
+    sequence.layer_queries[i].insert(sequence.layer_queries[i].end(), read.begin(), read.end());
   }
 }
 
@@ -158,6 +156,7 @@ void EngineCore::weigh_layer(Sequence& sequence) {
     view.sliding_window = plan_.sliding_window(view.layer);
     view.softmax_scale = plan_.softmax_scale();
     view.softcap = plan_.attention_softcap();
+    view.sinks = plan_.sinks(view.layer);
     const std::vector<float> weights = attention_weights(view, cache_, ops_);
     sequence.attention_weights.insert(sequence.attention_weights.end(), weights.begin(), weights.end());
   } catch (const Error& error) {

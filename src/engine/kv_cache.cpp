@@ -19,43 +19,59 @@ void check_at_least_one(const char* field, std::int64_t value) {
 }
 
 /// Elements of the keys of one page in one layer.
-std::int64_t page_elements(const KvCacheShape& shape) {
-  return std::int64_t{shape.num_kv_heads} * shape.head_dim * shape.page_size;
+std::int64_t page_elements(const KvCacheShape& shape, const KvLayerShape& layer) {
+  return std::int64_t{layer.num_kv_heads} * layer.head_dim * shape.page_size;
+}
+
+std::size_t page_bytes(const KvCacheShape& shape, const KvLayerShape& layer) {
+  return dtype_bytes(shape.dtype, static_cast<std::size_t>(page_elements(shape, layer)));
 }
 
 /// Keys and values, or keys that values are in.
 std::size_t tensors_of_layer(const KvCacheShape& shape) { return shape.values_in_keys ? 1 : 2; }
 
-bool has_keys(const KvCacheShape& shape, int layer) {
-  return shape.layer_has_keys.empty() || shape.layer_has_keys[static_cast<std::size_t>(layer)];
-}
-
-std::int64_t layers_with_keys(const KvCacheShape& shape) {
-  return shape.layer_has_keys.empty() ? shape.num_layers : std::ranges::count(shape.layer_has_keys, true);
-}
-
 /// Bytes of the whole cache. Throws if they pass what 64 bits hold.
 std::size_t cache_bytes(const KvCacheShape& shape) {
   // Far beyond any memory; the product stays below 2^64.
   constexpr double kMaxBytes = 0x1p62;
-  const std::size_t page_bytes = dtype_bytes(shape.dtype, static_cast<std::size_t>(page_elements(shape)));
-  const double bytes = static_cast<double>(tensors_of_layer(shape)) *
-                       static_cast<double>(layers_with_keys(shape)) * static_cast<double>(page_bytes) *
-                       static_cast<double>(shape.num_pages);
+  double bytes = 0;
+  std::size_t whole_bytes = 0;  // of no more than kMaxBytes
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    if (shape.layer(layer).source >= 0 || !shape.layer(layer).has_keys) continue;
+    const std::size_t of_page = tensors_of_layer(shape) * page_bytes(shape, shape.layer(layer));
+    bytes += static_cast<double>(of_page) * static_cast<double>(shape.num_pages);
+    if (bytes <= kMaxBytes) whole_bytes += of_page * static_cast<std::size_t>(shape.num_pages);
+  }
   if (bytes > kMaxBytes) {
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("a KV cache of {} pages of {} tokens takes {:.3g} bytes; ask for a shorter "
                             "max_seq_len, fewer max_kv_tokens or a smaller max_batch",
                             shape.num_pages, shape.page_size, bytes));
   }
-  return tensors_of_layer(shape) * static_cast<std::size_t>(layers_with_keys(shape)) * page_bytes *
-         static_cast<std::size_t>(shape.num_pages);
+  return whole_bytes;
 }
 
 KvCacheShape checked(const KvCacheShape& shape) {
   check_at_least_one("num_layers", shape.num_layers);
-  check_at_least_one("num_kv_heads", shape.num_kv_heads);
-  check_at_least_one("head_dim", shape.head_dim);
+  if (!shape.layers.empty() && shape.layers.size() != static_cast<std::size_t>(shape.num_layers)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the KV cache has sizes of {} layers; expected of num_layers, {}",
+                            shape.layers.size(), shape.num_layers));
+  }
+  for (int index = 0; index < shape.num_layers; ++index) {
+    const KvLayerShape layer = shape.layer(index);
+    if (!layer.has_keys) continue;
+    check_at_least_one("num_kv_heads", layer.num_kv_heads);
+    check_at_least_one("head_dim", layer.head_dim);
+    if (layer.source >= index || (layer.source >= 0 && (shape.layer(layer.source).source >= 0 ||
+                                                        !shape.layer(layer.source).has_keys))) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("layer {} of the KV cache reads keys and values of layer {}; expected an "
+                              "earlier one that has its own",
+                              index, layer.source));
+    }
+    if (shape.layers.empty()) break;  // all alike
+  }
   check_at_least_one("page_size", shape.page_size);
   check_at_least_one("num_pages", shape.num_pages);
   if (shape.num_pages > std::numeric_limits<std::int32_t>::max()) {
@@ -186,22 +202,25 @@ KvCache::KvCache(const KvCacheShape& shape, OpsBackend& ops)
       memory_(ops.allocate(cache_bytes(shape),
                            "KV cache (max_seq_len, max_batch and max_kv_tokens set its size)")),
       pages_(shape.num_pages) {
-  const std::int64_t page_stride = page_elements(shape_);
-  const std::size_t layer_bytes = dtype_bytes(shape_.dtype, static_cast<std::size_t>(page_stride)) *
-                                  static_cast<std::size_t>(shape_.num_pages);
   std::byte* memory = memory_.data.get();
-  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+  for (int index = 0; index < shape_.num_layers; ++index) {
+    const KvLayerShape layer = shape_.layer(index);
+    if (layer.source >= 0) {
+      layers_.push_back(layers_[static_cast<std::size_t>(layer.source)]);
+      continue;
+    }
     KvCacheView& view = layers_.emplace_back();
     view.page_size = shape_.page_size;
-    if (!has_keys(shape_, layer)) continue;
+    if (!layer.has_keys) continue;
+    const std::size_t tensor_bytes = page_bytes(shape_, layer) * static_cast<std::size_t>(shape_.num_pages);
     view.k = memory;
-    view.v = shape_.values_in_keys ? view.k : memory + layer_bytes;
-    memory += tensors_of_layer(shape_) * layer_bytes;
+    view.v = shape_.values_in_keys ? memory : memory + tensor_bytes;
     view.dtype = shape_.dtype;
-    view.page_stride = page_stride;
-    view.token_stride = shape_.head_dim;
-    view.head_stride = std::int64_t{shape_.page_size} * shape_.head_dim;
+    view.page_stride = page_elements(shape_, layer);
+    view.token_stride = layer.head_dim;
+    view.head_stride = std::int64_t{shape_.page_size} * layer.head_dim;
     view.num_pages = shape_.num_pages;
+    memory += tensors_of_layer(shape_) * tensor_bytes;
   }
 }
 

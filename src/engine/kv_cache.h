@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,14 @@
 
 namespace tessera {
 
+/// What a layer has of a cache whose layers differ.
+struct KvLayerShape {
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int source = -1;       ///< the earlier layer whose keys and values it reads; -1: it has its own
+  bool has_keys = true;  ///< false: it keeps none, and its other members say nothing
+};
+
 /// Sizes of a cache of keys and values in pages.
 struct KvCacheShape {
   int num_layers = 0;
@@ -22,7 +31,11 @@ struct KvCacheShape {
   std::int64_t num_pages = 0;  ///< pages, each for one page of tokens in all layers
   /// Values are the first numbers of keys, which are all that is kept.
   bool values_in_keys = false;
-  std::vector<bool> layer_has_keys = {};  ///< (num_layers); empty: all have
+  std::vector<KvLayerShape> layers = {};  ///< (num_layers); empty: as num_kv_heads and head_dim say
+
+  KvLayerShape layer(int index) const {
+    return layers.empty() ? KvLayerShape{num_kv_heads, head_dim} : layers[static_cast<std::size_t>(index)];
+  }
 };
 
 /// Hands out page numbers [0, num_pages). A page may have several owners, and is free again when the last

@@ -69,7 +69,17 @@ KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.values_in_keys = config.latent.has_value();
-  shape.layer_has_keys = config.layer_has_attention;
+  if (config.full_attention || config.num_shared_kv_layers > 0 || !config.layer_has_attention.empty()) {
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      if (!has_attention(config, layer)) {
+        shape.layers.push_back({.has_keys = false});
+        continue;
+      }
+      const KvSizes sizes = kv_sizes(config, layer);
+      const int source = kv_layer(config, layer);
+      shape.layers.push_back({sizes.num_kv_heads, sizes.head_dim, source == layer ? -1 : source});
+    }
+  }
   shape.dtype = resolve_kv_dtype(options, model.activation_dtype());
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };

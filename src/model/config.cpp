@@ -41,6 +41,8 @@ void check_rope(const RopeConfig& rope, int head_dim, const Checker& check) {
   check.real("the RoPE base", rope.theta, 1, 1e15);
   check.integer("the RoPE dimension", rope.rotary_dim, 0, head_dim);
   if (rope.rotary_dim % 2 != 0) check.fail("the RoPE dimension", rope.rotary_dim, "expected an even number");
+  check.integer("the number of pairs that RoPE turns", rope.num_turned_pairs, 0,
+                (rope.rotary_dim == 0 ? head_dim : rope.rotary_dim) / 2);
   constexpr const char* kFactor = "the RoPE scaling's factor";
   if (rope.linear) check.real(kFactor, rope.linear->factor, 1 / kMaxFactor, kMaxFactor);
   if (rope.llama3) {
@@ -105,6 +107,33 @@ void check_mixture(const MixtureConfig& mixture, const Checker& check) {
                fmt::format("expected no more than those of its groups, {}",
                            group_size * mixture.num_groups_per_token));
   }
+}
+
+/// Of heads of layers that see all tokens, and of layers that share keys and values.
+void check_kv_layers(const ModelConfig& config, const Checker& check) {
+  if (const auto& full = config.full_attention) {
+    check.integer("the number of key/value heads of full attention", full->num_kv_heads, 1, config.num_heads);
+    if (config.num_heads % full->num_kv_heads != 0) {
+      check.fail("the number of key/value heads of full attention", full->num_kv_heads,
+                 fmt::format("expected a divisor of the number of attention heads, {}", config.num_heads));
+    }
+    check.integer("head_dim of full attention", full->head_dim, 1, 1 << 14);
+    if (full->head_dim % 2 != 0)
+      check.fail("head_dim of full attention", full->head_dim, "expected an even number");
+  }
+  check.integer("the number of layers that share keys and values", config.num_shared_kv_layers, 0,
+                config.num_layers - 1);
+  const int first_shared = config.num_layers - config.num_shared_kv_layers;
+  const std::vector<bool>& sliding = config.layer_uses_sliding_window;
+  for (int layer = first_shared; layer < config.num_layers && !sliding.empty(); ++layer) {
+    if (sliding.size() == static_cast<std::size_t>(config.num_layers) &&
+        slides(config, kv_layer(config, layer)) != slides(config, layer))
+      check.fail("the number of layers that share keys and values", config.num_shared_kv_layers,
+                 fmt::format("expected a layer before them of each kind, as layer {} is", layer));
+  }
+  check.integer("the intermediate size of layers that share keys and values",
+                config.shared_kv_intermediate_size, 0, 1 << 24);
+  check.integer("the width of layers' embeddings", config.layer_embedding_size, 0, 1 << 20);
 }
 
 /// Before which head_dim and the like are not made of these.
@@ -195,6 +224,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "gemma2";
     case Architecture::kGemma3:
       return "gemma3";
+    case Architecture::kGemma4:
+      return "gemma4";
     case Architecture::kQwen3Moe:
       return "qwen3_moe";
     case Architecture::kMixtral:
@@ -256,6 +287,7 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kLfm2Moe:
     case Architecture::kQwen3Next:
     case Architecture::kQwen35Moe:
+    case Architecture::kGemma4:
       return true;
     default:
       return false;
@@ -311,6 +343,10 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norms_before = false;
       config.norms_after = true;
       break;
+    case Architecture::kGemma4:
+      config.v_norm = true;
+      config.layer_scales = true;
+      [[fallthrough]];
     case Architecture::kGemma3:
       config.qk_norm = QkNorm::kEachHead;
       [[fallthrough]];
@@ -378,6 +414,14 @@ ModelConfig architecture_config(Architecture architecture) {
   return config;
 }
 
+int kv_layer(const ModelConfig& config, int layer) {
+  const int first_shared = config.num_layers - config.num_shared_kv_layers;
+  if (layer < first_shared) return layer;
+  int source = first_shared - 1;
+  while (source > 0 && slides(config, source) != slides(config, layer)) --source;
+  return source;
+}
+
 float query_scale(const QueryScaling& scaling, std::int64_t position) noexcept {
   const std::int64_t contexts = position / scaling.original_max_seq_len;
   return static_cast<float>(1 + double{scaling.beta} * std::log1p(static_cast<double>(contexts)));
@@ -433,7 +477,8 @@ void validate(const ModelConfig& config, const std::string& source) {
                fmt::format("expected the number of layers, {}", config.num_layers));
   }
   check_recurrent(config, check);
-  check_rope(config.rope, config.head_dim, check);
+  check_kv_layers(config, check);
+  check_rope(config.rope, config.full_attention ? config.full_attention->head_dim : config.head_dim, check);
   if (config.sliding_rope) check_rope(*config.sliding_rope, config.head_dim, check);
   if (config.query_scaling) {
     check.real("the beta of the scaling of queries", config.query_scaling->beta, 0, kMaxFactor);

@@ -35,6 +35,7 @@ enum class Architecture {
   kGemma,
   kGemma2,
   kGemma3,
+  kGemma4,
   kQwen3Moe,
   kMixtral,
   kGptOss,
@@ -84,6 +85,10 @@ struct MixtureConfig {
   bool shared_gate = false;                   ///< what it gives is multiplied by a sigmoid of its own
   bool router_bias = false;
   bool expert_bias = false;  ///< of gate, up and down
+  /// Gemma 4's: the layer has an MLP, too. The router, the MLP and the experts read the residual stream each
+  /// through a norm of its own, and what the latter two give is normed before it is added up.
+  bool beside_mlp = false;
+  bool expert_scales = false;  ///< numbers that the weights of experts are multiplied by
 
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
 };
@@ -129,6 +134,15 @@ struct GatedDeltaConfig {
   friend bool operator==(const GatedDeltaConfig&, const GatedDeltaConfig&) = default;
 };
 
+/// Attention in layers that see all tokens, where those that slide have heads of other sizes.
+struct FullAttentionConfig {
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  bool keys_as_values = false;  ///< values are the keys before norm and RoPE, by no matrix of their own
+
+  friend bool operator==(const FullAttentionConfig&, const FullAttentionConfig&) = default;
+};
+
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
 
@@ -160,6 +174,15 @@ struct ModelConfig {
   int num_kv_heads = 0;
   int head_dim = 0;
   std::optional<LatentAttentionConfig> latent;
+  std::optional<FullAttentionConfig> full_attention;  ///< none: as num_kv_heads and head_dim say
+  /// The last so many layers make no keys and values: each reads those of the last layer before them that
+  /// slides, or doesn't, as it does.
+  int num_shared_kv_layers = 0;
+  std::int64_t shared_kv_intermediate_size = 0;  ///< width of the MLP of these layers; 0: intermediate_size
+  /// A token's embeddings of each layer, of this width: they are multiplied by what a gate makes of the
+  /// residual stream behind the layer's MLP, and the product of that is added to it. 0: there are none.
+  std::int64_t layer_embedding_size = 0;
+  bool layer_scales = false;  ///< the residual stream is multiplied by a number behind each layer
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
   Activation activation = Activation::kSilu;
@@ -184,6 +207,7 @@ struct ModelConfig {
   bool head_bias = false;  ///< of the output head
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norm_after_rope = false;       ///< of each head; else before
+  bool v_norm = false;                   ///< RMSNorm of each head of values, without weights
   float norm_offset = 0;                 ///< what is added to weights of norms as the checkpoint has them
   bool parallel_blocks = false;          ///< the MLP reads what attention reads; what both give is added
   bool parallel_norms = false;           ///< where blocks are parallel, the MLP's norm is one of its own
@@ -217,6 +241,33 @@ inline bool slides(const ModelConfig& config, int layer) {
   return config.sliding_window && (layers.empty() || layers[static_cast<std::size_t>(layer)]);
 }
 
+/// Sizes of a layer's keys and values.
+struct KvSizes {
+  int num_kv_heads = 0;
+  int head_dim = 0;
+
+  friend bool operator==(const KvSizes&, const KvSizes&) = default;
+};
+inline KvSizes kv_sizes(const ModelConfig& config, int layer) {
+  if (!config.full_attention || slides(config, layer)) return {config.num_kv_heads, config.head_dim};
+  return {config.full_attention->num_kv_heads, config.full_attention->head_dim};
+}
+
+/// Whether a layer has no matrix that makes values.
+inline bool has_keys_as_values(const ModelConfig& config, int layer) {
+  return config.full_attention && config.full_attention->keys_as_values && !slides(config, layer);
+}
+
+/// The layer whose keys and values a layer reads: itself, unless it is one of those that share.
+int kv_layer(const ModelConfig& config, int layer);
+
+/// Width of the MLP of a layer, whether or not it has experts instead.
+inline std::int64_t intermediate_size(const ModelConfig& config, int layer) {
+  const bool shares_kv = layer >= config.num_layers - config.num_shared_kv_layers;
+  return shares_kv && config.shared_kv_intermediate_size > 0 ? config.shared_kv_intermediate_size
+                                                             : config.intermediate_size;
+}
+
 /// Whether a layer's MLP is a mixture of experts.
 inline bool has_experts(const ModelConfig& config, int layer) {
   const std::vector<bool>& layers = config.layer_has_experts;
@@ -245,11 +296,12 @@ void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bo
 std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
 inline constexpr std::int64_t kNoRopeInterval = 4, kOlmo3FullInterval = 4, kExaone4FullInterval = 4,
                               kCohere2FullInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6,
-                              kGptOssFullInterval = 2;
+                              kGemma4FullInterval = 6, kGptOssFullInterval = 2;
 /// Of the experts of any real model.
 inline constexpr int kMostExperts = 4096;
 /// Gemma 3's RoPE base in layers that slide.
-inline constexpr float kGemma3SlidingTheta = 10000;
+inline constexpr float kGemma3SlidingTheta = 10000;  // Gemma 4's, too
+inline constexpr float kGemma4Theta = 1e6;
 
 /// Checks every number against the range that any real model stays in (num_layers up to 10,000, hidden_size
 /// up to 2^20, ...) and the numbers against each other, so that code behind it multiplies and allocates

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -15,13 +16,14 @@ namespace {
 // Steps whose sequences are shorter than this share a plan, and so do those between powers of two above it.
 constexpr std::int64_t kShortestKvBound = 256;
 
-PagedAttentionOptions attention_options(const ModelConfig& config, const ExecutionPlanOptions& options) {
+PagedAttentionOptions attention_options(const ModelConfig& config, const KvSizes& sizes,
+                                        const ExecutionPlanOptions& options) {
   PagedAttentionOptions result;
   result.backend = options.attention_backend;
   result.dtype = options.activation_dtype;
   result.num_heads = config.num_heads;
-  result.num_kv_heads = config.num_kv_heads;
-  result.head_dim = config.head_dim;
+  result.num_kv_heads = sizes.num_kv_heads;
+  result.head_dim = sizes.head_dim;
   if (config.latent) result.head_dim_v = config.latent->kv_rank;
   result.softmax_scale = config.softmax_scale;
   result.softcap = config.attention_softcap;
@@ -40,10 +42,14 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       states_(std::move(states)),
       options_(options),
       ops_(ops),
-      rope_(rope_frequencies(config.rope, config.head_dim, options.max_seq_len)),
+      rope_(rope_frequencies(config.rope,
+                             config.full_attention ? config.full_attention->head_dim : config.head_dim,
+                             options.max_seq_len)),
       sliding_rope_(
           rope_frequencies(config.sliding_rope.value_or(config.rope), config.head_dim, options.max_seq_len)),
-      attention_(attention_options(config, options), ops) {
+      attention_(attention_options(config, {config.num_kv_heads, config.head_dim}, options), ops) {
+  if (const auto& full = config.full_attention)
+    full_attention_.emplace(attention_options(config, {full->num_kv_heads, full->head_dim}, options), ops);
   allocate_buffers();
   reserve_attention();
 }
@@ -56,22 +62,12 @@ void ExecutionPlan::allocate_buffers() {
   };
   const DType dtype = options_.activation_dtype;
   const std::int64_t rows = options_.max_tokens;
-  const std::int64_t q_columns = std::int64_t{config_.num_heads} * config_.head_dim;
-  const std::int64_t kv_columns = std::int64_t{config_.num_kv_heads} * config_.head_dim;
   residual_ = matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
   normed_ = matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
   if (config_.latent) {
     allocate_latent_buffers(dtype, rows);
   } else {
-    const std::int64_t gate_columns = config_.attention_gate ? q_columns : 0;
-    qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows,
-                  q_columns + 2 * kv_columns + gate_columns);
-    if (config_.attention_gate) attention_gate_ = columns_of(qkv_, q_columns + 2 * kv_columns, q_columns);
-    q_ = columns_of(qkv_, 0, q_columns);
-    k_ = columns_of(qkv_, q_columns, kv_columns);
-    qk_ = columns_of(qkv_, 0, q_columns + kv_columns);
-    v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
-    attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
+    allocate_projections(dtype, rows);
   }
   if (has_states()) allocate_recurrent_buffers(dtype, rows);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
@@ -103,6 +99,8 @@ void ExecutionPlan::allocate_buffers() {
       shared_gating_ = routing(shared_routing_buffer_, "shared expert's weights", rows, 1);
       shared_gating_.num_slots = 1;
     }
+    if (mixture.beside_mlp)
+      mlp_sum_ = matrix(mlp_sum_buffer_, "sums of MLP and experts", DType::kF32, rows, config_.hidden_size);
   }
   std::int64_t widest = 0;
   for (int layer = 0; layer < config_.num_layers; ++layer) widest = std::max(widest, mlp_width(layer));
@@ -121,7 +119,8 @@ void ExecutionPlan::allocate_buffers() {
                                        DType::kF32, 1, config_.vocab_size, "ids that may be drawn"});
   }
 
-  if (!config_.norms_before) {
+  if (config_.layer_embedding_size > 0) allocate_layer_embedding_buffers(dtype, rows);
+  if (!config_.norms_before || config_.layer_embedding_size > 0) {
     const std::vector<float> weights(static_cast<std::size_t>(config_.hidden_size), kNormCopyWeight);
     copy_weights_buffer_ = ops_.allocate(weights.size() * sizeof(float), "weights that copy");
     ops_.upload(copy_weights_buffer_.data.get(), weights.data(), weights.size() * sizeof(float),
@@ -129,13 +128,7 @@ void ExecutionPlan::allocate_buffers() {
     copy_weights_ = {copy_weights_buffer_.data.get(), DType::kF32, 1, config_.hidden_size, nullptr};
   }
 
-  // Those of layers, of layers that slide, and zeros for layers without RoPE.
-  std::vector<float> frequencies = rope_.inverse_frequencies;
-  const std::vector<float>& sliding = sliding_rope_.inverse_frequencies;
-  frequencies.insert(frequencies.end(), sliding.begin(), sliding.end());
-  frequencies.resize(3 * rope_.inverse_frequencies.size());
-  frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
-  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
+  upload_frequencies();
 
   const std::size_t tokens = static_cast<std::size_t>(options_.max_tokens);
   const std::size_t batch = static_cast<std::size_t>(options_.max_batch);
@@ -160,8 +153,77 @@ void ExecutionPlan::allocate_buffers() {
   if (scales_queries()) query_scales_ = reinterpret_cast<const float*>(sequences_ + tokens);
 }
 
+void ExecutionPlan::allocate_projections(DType dtype, std::int64_t rows) {
+  const std::int64_t heads = config_.num_heads;
+  std::int64_t most_columns = 0, most_q_columns = 0, longest_head = config_.head_dim;
+  const auto gate_columns = [&](std::int64_t q_columns) { return config_.attention_gate ? q_columns : 0; };
+  const auto place = [&](const KvSizes& sizes) {
+    Projections result;
+    const std::int64_t q_columns = heads * sizes.head_dim;
+    const std::int64_t kv_columns = std::int64_t{sizes.num_kv_heads} * sizes.head_dim;
+    const std::int64_t columns = q_columns + 2 * kv_columns + gate_columns(q_columns);
+    result.qkv = {qkv_buffer_.data.get(), dtype, rows, columns, columns};
+    result.q = columns_of(result.qkv, 0, q_columns);
+    result.k = columns_of(result.qkv, q_columns, kv_columns);
+    result.qk = columns_of(result.qkv, 0, q_columns + kv_columns);
+    result.v = columns_of(result.qkv, q_columns + kv_columns, kv_columns);
+    if (config_.attention_gate) result.gate = columns_of(result.qkv, q_columns + 2 * kv_columns, q_columns);
+    result.attended = {attended_buffer_.data.get(), dtype, rows, q_columns, q_columns};
+    return result;
+  };
+  std::vector<KvSizes> kinds = {{config_.num_kv_heads, config_.head_dim}};
+  if (const auto& full = config_.full_attention) kinds.push_back({full->num_kv_heads, full->head_dim});
+  for (const KvSizes& sizes : kinds) {
+    const std::int64_t q_columns = heads * sizes.head_dim;
+    most_columns = std::max(most_columns, q_columns + 2 * std::int64_t{sizes.num_kv_heads} * sizes.head_dim +
+                                              gate_columns(q_columns));
+    most_q_columns = std::max(most_q_columns, q_columns);
+    longest_head = std::max<std::int64_t>(longest_head, sizes.head_dim);
+  }
+  qkv_buffer_ = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * most_columns)),
+                              "queries, keys and values");
+  attended_buffer_ =
+      ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * most_q_columns)), "attention output");
+  usual_ = place(kinds.front());
+  full_ = place(kinds.back());
+  if (!config_.v_norm) return;
+  const std::vector<float> ones(static_cast<std::size_t>(longest_head), 1.0f);
+  v_norm_buffer_ = ops_.allocate(ones.size() * sizeof(float), "weights of the norm of values");
+  ops_.upload(v_norm_buffer_.data.get(), ones.data(), ones.size() * sizeof(float), ops_.stream());
+  v_norm_ = {v_norm_buffer_.data.get(), DType::kF32, 1, longest_head, nullptr};
+}
+
+void ExecutionPlan::allocate_layer_embedding_buffers(DType dtype, std::int64_t rows) {
+  const std::int64_t width = config_.layer_embedding_size, all = config_.num_layers * width;
+  const auto matrix = [&](DeviceBuffer& buffer, const char* what, std::int64_t columns) {
+    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
+    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
+  };
+  layer_embeddings_ = matrix(layer_embeddings_buffer_, "embeddings of layers", all);
+  layer_embeddings_projected_ =
+      matrix(layer_embeddings_projected_buffer_, "what is added to embeddings of layers", all);
+  layer_gate_ = matrix(layer_gate_buffer_, "gates of embeddings of layers", width);
+  const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0f);
+  ones_buffer_ = ops_.allocate(ones.size() * sizeof(float), "weights that add");
+  ops_.upload(ones_buffer_.data.get(), ones.data(), ones.size() * sizeof(float), ops_.stream());
+}
+
+void ExecutionPlan::upload_frequencies() {
+  // Those of layers, of layers that slide, and zeros for layers without RoPE.
+  std::vector<float> frequencies = rope_.inverse_frequencies;
+  const std::vector<float>& sliding = sliding_rope_.inverse_frequencies;
+  sliding_frequencies_ = std::ssize(frequencies);
+  frequencies.insert(frequencies.end(), sliding.begin(), sliding.end());
+  no_frequencies_ = std::ssize(frequencies);
+  frequencies.resize(frequencies.size() + std::max(rope_.inverse_frequencies.size(), sliding.size()));
+  frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
+  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
+}
+
 std::int64_t ExecutionPlan::mlp_width(int layer) const {
-  return has_experts(config_, layer) ? config_.mixture->shared_intermediate_size : config_.intermediate_size;
+  if (has_experts(config_, layer) && !config_.mixture->beside_mlp)
+    return config_.mixture->shared_intermediate_size;
+  return intermediate_size(config_, layer);
 }
 
 std::span<const PlanStep> ExecutionPlan::steps(const StepShape& shape) {
@@ -189,11 +251,11 @@ const float* ExecutionPlan::sinks(int layer) const {
 PagedAttentionCall ExecutionPlan::attention_call(const StepShape& shape, int layer) const {
   return {shape,
           descriptors_,
-          rows_of(q_, 0, shape.num_tokens),
+          rows_of(projections(layer).q, 0, shape.num_tokens),
           cache_[static_cast<std::size_t>(layer)],
           sliding_window(layer),
           sinks(layer),
-          rows_of(config_.latent ? latent_attended_ : attended_, 0, shape.num_tokens)};
+          rows_of(config_.latent ? latent_attended_ : projections(layer).attended, 0, shape.num_tokens)};
 }
 
 void ExecutionPlan::reserve_attention() {
@@ -212,7 +274,7 @@ void ExecutionPlan::reserve_attention() {
   for (const std::vector<SequenceSlice>& slices : {decode, prefill}) {
     const StepShape shape = begin_step(slices);
     for (int layer = 0; layer < config_.num_layers; ++layer) {
-      if (attends(layer)) attention_.prepare(attention_call(shape, layer));
+      if (attends(layer)) attention_of(layer).prepare(attention_call(shape, layer));
     }
   }
 }

@@ -60,6 +60,9 @@ inline constexpr const char* kAttentionStep = "attention";
 /// kNormCopyEps.
 inline constexpr float kNormCopyEps = 0x1p60f, kNormCopyWeight = 0x1p30f;
 
+/// The kernel of an MLP's activation.
+GatedActivation gated_activation_of(Activation activation);
+
 /// One kernel of the plan.
 struct PlanStep {
   std::string name;  ///< kAttentionStep, "down_proj", …; "input_norm+qkv_proj" where one kernel does both
@@ -70,7 +73,7 @@ struct PlanStep {
 /// A model as a list of kernel calls. All buffers are allocated when it is loaded and reused; a step uploads
 /// what its tokens are and then runs the list:
 ///
-///   embedding, embedding_scale
+///   embedding, embedding_scale, add_layer_embedding_steps
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
 ///               q_norm and k_norm, rope_append (or q_norm behind it), query_scale, attention, o_proj
 ///               (latent attention: add_latent_steps before o_proj; layers without attention:
@@ -79,7 +82,8 @@ struct PlanStep {
 ///               activation, down_proj (stacked gate and up with the activation as one step), mlp_out_norm;
 ///               of a layer of experts router, route_experts, experts' gate and up, activation and down,
 ///               combine_experts instead, onto what the expert that all tokens share gives by the former,
-///               multiplied by its gate
+///               multiplied by its gate, or beside an MLP (add_mixture_beside_mlp_steps);
+///               add_layer_embedding_steps of the layer, layer_scale
 ///   for the rows whose logits are needed: final norm (with the residual add), output head, scale,
 ///   softcap
 ///
@@ -131,7 +135,8 @@ class ExecutionPlan {
 
   /// (max_tokens, num_heads * head_dim): the step's queries of the layer that runs, rotated when its
   /// attention begins.
-  const Matrix& queries() const { return q_; }
+  const Matrix& queries(int layer) const { return projections(layer).q; }
+  int num_heads() const { return config_.num_heads; }
   /// Keys that a query of this layer sees, itself included; none: all up to itself.
   std::optional<std::int64_t> sliding_window(int layer) const;
   /// (num_heads), in the device's memory; null: the layer has none.
@@ -150,7 +155,10 @@ class ExecutionPlan {
   std::span<const PlanStep> steps(const StepShape& shape);
   const ExecutionPlanOptions& options() const { return options_; }
   /// Changes whenever an address that run_layers uses did, which makes recorded work stale.
-  std::int64_t address_generation() const { return attention_.workspace_generation(); }
+  std::int64_t address_generation() const {
+    return attention_.workspace_generation() +
+           (full_attention_ ? full_attention_->workspace_generation() : 0);
+  }
 
  private:
   using StepList = std::vector<PlanStep>;
@@ -167,11 +175,41 @@ class ExecutionPlan {
     friend auto operator<=>(const LayerFusion&, const LayerFusion&) = default;
   };
 
+  /// What q/k/v_proj and attention write: columns of layers whose heads are of one size.
+  struct Projections {
+    Matrix qkv;       ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+    Matrix qk;        ///< its columns of queries and keys
+    Matrix q, k, v;   ///< its column ranges; of latent attention there is q alone
+    Matrix gate;      ///< behind them, where attention has a gate
+    Matrix attended;  ///< (max_tokens, num_heads * head_dim)
+  };
+  /// Whether a layer's heads are of the sizes of config_.full_attention.
+  bool has_full_heads(int layer) const { return config_.full_attention && !slides(config_, layer); }
+  const Projections& projections(int layer) const { return has_full_heads(layer) ? full_ : usual_; }
+  PagedAttention& attention_of(int layer) {
+    return has_full_heads(layer) && full_attention_ ? *full_attention_ : attention_;
+  }
+
   void allocate_buffers();
+  void allocate_projections(DType dtype, std::int64_t rows);
+  void allocate_layer_embedding_buffers(DType dtype, std::int64_t rows);
+  void upload_frequencies();
   /// Asks the device, once for each layer.
   std::vector<LayerFusion> fusions(const StepShape& shape) const;
   StepList make_steps(const std::vector<LayerFusion>& fusions);
   void add_attention_steps(StepList& list, int layer, LayerFusion fusion);
+  void add_qkv_steps(StepList& list, int layer);
+  /// Norms of heads that come before rope_append, and that.
+  void add_rope_steps(StepList& list, int layer, bool is_fused);
+  /// Embeddings of all layers, by the tokens and by their embeddings.
+  void add_layer_embedding_steps(StepList& list);
+  /// What a layer makes of its own.
+  void add_layer_embedding_steps(StepList& list, int layer);
+  void add_layer_scale(StepList& list, int layer);
+  /// The experts of a layer that has an MLP, whose result is there, and the sum of both.
+  void add_mixture_beside_mlp_steps(StepList& list, int layer, LayerFusion fusion);
+  /// The residual stream as products read it. A residual add first, if delta_ has something to add.
+  void copy_residual(const StepShape& shape, bool add_residual);
   /// Of latent attention everything up to o_proj.
   void add_latent_steps(StepList& list, int layer);
   void allocate_latent_buffers(DType dtype, std::int64_t rows);
@@ -226,12 +264,14 @@ class ExecutionPlan {
   /// For norms of the residual stream.
   float residual_eps() const;
   void add_out_norm(StepList& list, const char* name, int layer, const Weight& weight);
+  /// Of the residual stream, which nothing is added to, into normed_.
+  void add_residual_norm(StepList& list, const char* name, int layer, const Weight& weight);
   void norm(const StepShape& shape, const Weight& weight, const Weight& bias, bool add_residual);
   /// The kind of norm that the model has. A residual is added to first, and then normed.
   void run_norm(const Matrix& x, const Matrix& out, const Weight& weight, const Weight& bias, float eps,
                 const std::optional<Matrix>& residual);
   void add_head_norm(StepList& list, const char* name, int layer, const Weight& weight, Matrix heads,
-                     int num_heads);
+                     int num_heads, int head_dim);
   GemmArguments product(const StepShape& shape, const Matrix& x, const Weight& weight, const Weight& bias,
                         const Matrix& out) const;
   void add_linear(StepList& list, const std::string& name, int layer, Matrix x, const Weight& weight,
@@ -258,6 +298,7 @@ class ExecutionPlan {
   OpsBackend& ops_;
   RopeFrequencies rope_, sliding_rope_;  ///< of layers, and of those that slide
   PagedAttention attention_;
+  std::optional<PagedAttention> full_attention_;  ///< of layers that config_.full_attention is for
   std::map<std::vector<LayerFusion>, StepList> step_lists_;
   std::map<std::int64_t, const StepList*> step_lists_by_tokens_;
 
@@ -265,15 +306,13 @@ class ExecutionPlan {
   DeviceBuffer residual_buffer_, normed_buffer_, qkv_buffer_, attended_buffer_, delta_buffer_,
       gate_up_buffer_;
   DeviceBuffer head_input_buffer_, logits_buffer_, frequencies_;
-  Matrix residual_;        ///< (max_tokens, hidden_size) fp32
-  Matrix normed_;          ///< (max_tokens, hidden_size)
-  Matrix qkv_;             ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
-  Matrix qk_;              ///< its columns of queries and keys
-  Matrix q_, k_, v_;       ///< its column ranges; of latent attention there is q_ alone
-  Matrix attention_gate_;  ///< behind them, where attention has a gate
-  Matrix attended_;        ///< (max_tokens, num_heads * head_dim)
-  Matrix delta_;           ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_up_;         ///< (max_tokens, 2 * the widest layer's mlp_width), without a gate half of it
+  /// Where frequencies_ has those of layers that slide, and those of layers without RoPE.
+  std::int64_t sliding_frequencies_ = 0, no_frequencies_ = 0;
+  Matrix residual_;           ///< (max_tokens, hidden_size) fp32
+  Matrix normed_;             ///< (max_tokens, hidden_size)
+  Projections usual_, full_;  ///< in the same memory
+  Matrix delta_;              ///< (max_tokens, hidden_size): what the next norm adds to the residual
+  Matrix gate_up_;            ///< (max_tokens, 2 * the widest layer's mlp_width), without a gate half of it
   DeviceBuffer router_logits_buffer_, routing_buffer_, expert_gate_up_buffer_, expert_results_buffer_;
   Matrix router_logits_;            ///< (max_tokens, num_experts) fp32
   ExpertRouting routing_;           ///< of max_tokens rows
@@ -303,8 +342,20 @@ class ExecutionPlan {
   Matrix conv_;   ///< (max_tokens, conv_columns), of the gated delta rule
   Matrix mixed_;  ///< (max_tokens, columns): what their last product takes
 
+  // Of a mixture beside an MLP.
+  DeviceBuffer mlp_sum_buffer_;
+  Matrix mlp_sum_;  ///< (max_tokens, hidden_size) fp32: what the MLP gives, and then the experts
+
+  // Of embeddings of layers.
+  DeviceBuffer layer_embeddings_buffer_, layer_embeddings_projected_buffer_, layer_gate_buffer_;
+  Matrix layer_embeddings_;            ///< (max_tokens, num_layers * layer_embedding_size)
+  Matrix layer_embeddings_projected_;  ///< the same shape: what is added to them
+  Matrix layer_gate_;                  ///< (max_tokens, layer_embedding_size)
+
   DeviceBuffer copy_weights_buffer_;
-  Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before
+  Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where nothing does
+  DeviceBuffer v_norm_buffer_;
+  Weight v_norm_;  ///< (1, the longest head_dim) ones; no data without v_norm
 
   std::vector<float> host_drawable_bias_;
   Weight drawable_bias_;  ///< (1, vocab_size) -inf for absent_tokens, else 0; no data if there are none

@@ -30,9 +30,9 @@ void ExecutionPlan::allocate_latent_buffers(DType dtype, std::int64_t rows) {
   // RoPE takes rows from where a head's turned part begins, which end as far behind the last.
   latent_q_ = matrix(latent_q_buffer_, "queries", heads * latent.query_dim(), /*more_rows=*/1);
   latent_kv_ = matrix(latent_kv_buffer_, "keys' and values' latents", config_.head_dim);
-  q_ = matrix(qkv_buffer_, "queries of latents", heads * config_.head_dim);
+  usual_.q = matrix(qkv_buffer_, "queries of latents", heads * config_.head_dim);
   latent_attended_ = matrix(latent_attended_buffer_, "attended latents", heads * latent.kv_rank);
-  attended_ = matrix(attended_buffer_, "attention output", heads * latent.value_dim);
+  usual_.attended = matrix(attended_buffer_, "attention output", heads * latent.value_dim);
   const auto slots = static_cast<std::size_t>(rows * heads);
   host_heads_.resize(2 * slots + static_cast<std::size_t>(heads) + 1);
   heads_buffer_ = ops_.allocate(host_heads_.size() * sizeof(std::int32_t), "heads of tokens");
@@ -108,24 +108,25 @@ void ExecutionPlan::add_latent_steps(StepList& list, int layer) {
                     arguments.num_pairs = 0;  // it is turned already
                     ops_.rope_append(arguments, ops_.stream());
                   }});
-  list.push_back(
-      {"k_b_proj", layer, [this, &weights](const StepShape& shape) {
-         const LatentAttentionConfig& sizes = *config_.latent;
-         const auto heads_of = [&](const Matrix& matrix, std::int64_t columns, std::int64_t begin,
-                                   std::int64_t count) {
-           return rows_of_heads(matrix, shape.num_tokens, config_.num_heads, columns, begin, count);
-         };
-         ops_.expert_gemm(head_product(heads_of(latent_q_, sizes.query_dim(), 0, sizes.nope_dim),
-                                       weights.latent.k_b, heads_of(q_, config_.head_dim, 0, sizes.kv_rank)),
-                          ops_.stream());
-         // What RoPE turned goes behind it as it is: the sum of a single slot, times 1.
-         CombineExpertsArguments copy;
-         copy.x = heads_of(latent_q_, sizes.query_dim(), sizes.nope_dim, sizes.rope_dim);
-         copy.out = heads_of(q_, config_.head_dim, sizes.kv_rank, sizes.rope_dim);
-         copy.weights = heads_.weights;
-         copy.num_slots = 1;
-         ops_.combine_experts(copy, ops_.stream());
-       }});
+  list.push_back({"k_b_proj", layer, [this, &weights](const StepShape& shape) {
+                    const LatentAttentionConfig& sizes = *config_.latent;
+                    const auto heads_of = [&](const Matrix& matrix, std::int64_t columns, std::int64_t begin,
+                                              std::int64_t count) {
+                      return rows_of_heads(matrix, shape.num_tokens, config_.num_heads, columns, begin,
+                                           count);
+                    };
+                    ops_.expert_gemm(head_product(heads_of(latent_q_, sizes.query_dim(), 0, sizes.nope_dim),
+                                                  weights.latent.k_b,
+                                                  heads_of(usual_.q, config_.head_dim, 0, sizes.kv_rank)),
+                                     ops_.stream());
+                    // What RoPE turned goes behind it as it is: the sum of a single slot, times 1.
+                    CombineExpertsArguments copy;
+                    copy.x = heads_of(latent_q_, sizes.query_dim(), sizes.nope_dim, sizes.rope_dim);
+                    copy.out = heads_of(usual_.q, config_.head_dim, sizes.kv_rank, sizes.rope_dim);
+                    copy.weights = heads_.weights;
+                    copy.num_slots = 1;
+                    ops_.combine_experts(copy, ops_.stream());
+                  }});
   list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
   list.push_back({"v_b_proj", layer, [this, &weights](const StepShape& shape) {
@@ -133,9 +134,10 @@ void ExecutionPlan::add_latent_steps(StepList& list, int layer) {
                     const auto heads_of = [&](const Matrix& matrix, std::int64_t columns) {
                       return rows_of_heads(matrix, shape.num_tokens, config_.num_heads, columns, 0, columns);
                     };
-                    ops_.expert_gemm(head_product(heads_of(latent_attended_, sizes.kv_rank),
-                                                  weights.latent.v_b, heads_of(attended_, sizes.value_dim)),
-                                     ops_.stream());
+                    ops_.expert_gemm(
+                        head_product(heads_of(latent_attended_, sizes.kv_rank), weights.latent.v_b,
+                                     heads_of(usual_.attended, sizes.value_dim)),
+                        ops_.stream());
                   }});
 }
 

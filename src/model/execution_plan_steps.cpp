@@ -15,6 +15,8 @@ std::optional<Weight> optional_weight(const Weight& weight) {
   return weight ? std::optional(weight) : std::nullopt;
 }
 
+}  // namespace
+
 GatedActivation gated_activation_of(Activation activation) {
   switch (activation) {
     case Activation::kGelu:
@@ -30,8 +32,6 @@ GatedActivation gated_activation_of(Activation activation) {
   }
   return GatedActivation::kSwiGlu;
 }
-
-}  // namespace
 
 std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& shape) const {
   std::vector<LayerFusion> result;
@@ -74,6 +74,7 @@ ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>
                       ops_.scale({first_rows(residual_, shape.num_tokens), scale}, ops_.stream());
                     }});
   }
+  if (config_.layer_embedding_size > 0) add_layer_embedding_steps(list);
   for (std::size_t i = 0; i < fusions.size(); ++i) {
     const int layer = static_cast<int>(i);
     if (attends(layer)) {
@@ -164,13 +165,13 @@ void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, co
 }
 
 void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, const Weight& weight,
-                                  Matrix heads, int num_heads) {
+                                  Matrix heads, int num_heads, int head_dim) {
   if (config_.qk_norm == QkNorm::kAllHeads) {
     num_heads = 1;
   } else {
-    heads.columns = config_.head_dim;
+    heads.columns = head_dim;
   }
-  const auto run = [this, &weight, heads, num_heads](const StepShape& shape) {
+  const auto run = [this, &weight, heads, num_heads, head_dim](const StepShape& shape) {
     const auto filled = [&](auto arguments) {
       arguments.x = first_rows(heads, shape.num_tokens);
       arguments.out = arguments.x;
@@ -179,7 +180,7 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
       // As if RoPE had multiplied what is normed.
       if (config_.qk_norm_after_rope) arguments.eps /= rope_.attention_factor * rope_.attention_factor;
       arguments.heads = num_heads;
-      arguments.head_stride = config_.head_dim;
+      arguments.head_stride = head_dim;
       return arguments;
     };
     if (config_.qk_norm == QkNorm::kOwnEachHead) {
@@ -195,9 +196,9 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer,
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   NormedGemmArguments arguments;
   if (weights.qkv) {
-    arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
+    arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, projections(layer).qkv);
   } else {
-    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, qkv_);
+    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, projections(layer).qkv);
     arguments.lower = {weights.v, optional_weight(weights.v_bias)};
   }
   arguments.norm_weight = weights.input_norm;
@@ -208,7 +209,8 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer,
 
 bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  return (weights.qkv || weights.qk) && ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope));
+  return (weights.qkv || (weights.qk && weights.v)) &&
+         ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope));
 }
 
 NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
@@ -223,26 +225,25 @@ NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int la
 
 RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int layer) const {
   RopeAppendArguments arguments;
-  arguments.q = first_rows(q_, shape.num_tokens);
-  arguments.k = first_rows(k_, shape.num_tokens);
-  arguments.v = first_rows(v_, shape.num_tokens);
+  const Projections& made = projections(layer);
+  const KvSizes sizes = kv_sizes(config_, layer);
+  arguments.q = first_rows(made.q, shape.num_tokens);
+  arguments.k = first_rows(made.k, shape.num_tokens);
+  arguments.v = first_rows(made.v, shape.num_tokens);
   arguments.num_heads = config_.num_heads;
-  arguments.num_kv_heads = config_.num_kv_heads;
-  arguments.head_dim = config_.head_dim;
+  arguments.num_kv_heads = sizes.num_kv_heads;
+  arguments.head_dim = sizes.head_dim;
   arguments.positions = positions_;
   arguments.sequences = sequences_;
   const std::vector<bool>& uses_rope = config_.layer_uses_rope;
   const bool turns = uses_rope.empty() || uses_rope[static_cast<std::size_t>(layer)];
-  arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
-  arguments.inverse_frequencies = frequencies_.as<float>();
-  arguments.attention_factor = rope_.attention_factor;
-  if (!turns) {
-    arguments.inverse_frequencies += 2 * arguments.num_pairs;
-    arguments.attention_factor = 1;
-  } else if (slides(config_, layer)) {
-    arguments.inverse_frequencies += arguments.num_pairs;
-    arguments.attention_factor = sliding_rope_.attention_factor;
-  }
+  const bool is_sliding = slides(config_, layer);
+  const RopeFrequencies& rope = is_sliding ? sliding_rope_ : rope_;
+  arguments.num_pairs = static_cast<int>(rope.inverse_frequencies.size());
+  arguments.inverse_frequencies = frequencies_.as<float>() + (!turns       ? no_frequencies_
+                                                              : is_sliding ? sliding_frequencies_
+                                                                           : 0);
+  arguments.attention_factor = turns ? rope.attention_factor : 1;
   if (config_.qk_norm_after_rope) arguments.attention_factor = 1;  // which norms behind it take away
   arguments.pairing = config_.rope.pairing;
   arguments.cache = cache_[static_cast<std::size_t>(layer)];
@@ -254,17 +255,82 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
 void ExecutionPlan::scale_queries(const StepShape& shape) {
   // The sum of a single slot is a row multiplied by a number of its own.
   CombineExpertsArguments arguments;
-  arguments.x = arguments.out = first_rows(q_, shape.num_tokens);
+  arguments.x = arguments.out = first_rows(usual_.q, shape.num_tokens);
   arguments.weights = query_scales_;
   arguments.num_slots = 1;
   ops_.combine_experts(arguments, ops_.stream());
+}
+
+void ExecutionPlan::add_qkv_steps(StepList& list, int layer) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const Projections& made = projections(layer);
+  if (weights.qkv)
+    return add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, made.qkv);
+  if (weights.qk) {
+    add_linear(list, "qk_proj", layer, normed_, weights.qk, weights.qk_bias, made.qk);
+  } else {
+    add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, made.q);
+    if (weights.k) add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, made.k);
+  }
+  if (weights.v) add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, made.v);
+  if (config_.attention_gate)
+    add_linear(list, "gate_proj", layer, normed_, weights.attention_gate, weights.attention_gate_bias,
+               made.gate);
+}
+
+void ExecutionPlan::add_rope_steps(StepList& list, int layer, bool is_fused) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const Projections& made = projections(layer);
+  const KvSizes sizes = kv_sizes(config_, layer);
+  const bool makes_kv = kv_layer(config_, layer) == layer, norms = config_.qk_norm != QkNorm::kNone;
+  if (config_.v_norm && makes_kv) {  // first, of values that are the keys before their norm
+    list.push_back({"v_norm", layer, [this, layer, &made, sizes](const StepShape& shape) {
+                      RmsNormArguments arguments;
+                      arguments.x =
+                          first_rows(has_keys_as_values(config_, layer) ? made.k : made.v, shape.num_tokens);
+                      arguments.out = first_rows(made.v, shape.num_tokens);
+                      arguments.x.columns = arguments.out.columns = sizes.head_dim;
+                      arguments.weight = v_norm_;
+                      arguments.weight.columns = sizes.head_dim;
+                      arguments.eps = config_.norm_eps;
+                      arguments.heads = sizes.num_kv_heads;
+                      arguments.head_stride = sizes.head_dim;
+                      ops_.rms_norm(arguments, ops_.stream());
+                    }});
+  }
+  if (norms && !config_.qk_norm_after_rope)
+    add_head_norm(list, "q_norm", layer, weights.q_norm, made.q, config_.num_heads, sizes.head_dim);
+  if (norms && makes_kv)
+    add_head_norm(list, "k_norm", layer, weights.k_norm, made.k, sizes.num_kv_heads, sizes.head_dim);
+  if (!makes_kv) {
+    list.push_back({"rope", layer, [this, layer](const StepShape& shape) {
+                      const RopeAppendArguments of_all = rope_arguments(shape, layer);
+                      RopeArguments arguments;
+                      arguments.x = of_all.q;
+                      arguments.heads = of_all.num_heads;
+                      arguments.head_dim = of_all.head_dim;
+                      arguments.positions = of_all.positions;
+                      arguments.inverse_frequencies = of_all.inverse_frequencies;
+                      arguments.num_pairs = of_all.num_pairs;
+                      arguments.attention_factor = of_all.attention_factor;
+                      arguments.pairing = of_all.pairing;
+                      ops_.rope(arguments, ops_.stream());
+                    }});
+  } else if (!is_fused) {
+    list.push_back({"rope_append", layer, [this, layer](const StepShape& shape) {
+                      ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
+                    }});
+  }
+  if (config_.qk_norm_after_rope)
+    add_head_norm(list, "q_norm", layer, weights.q_norm, made.q, config_.num_heads, sizes.head_dim);
 }
 
 void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (config_.latent) {
     add_latent_steps(list, layer);
-    return add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
+    return add_residual_linear(list, "o_proj", layer, usual_.attended, weights.o, weights.o_bias,
+                               fusion.gate_up);
   }
   if (fusion.qkv) {
     const bool with_rope = fusion.rope;
@@ -276,47 +342,25 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
     list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
                       norm(shape, weights.input_norm, weights.input_norm_bias, layer > 0);
                     }});
-    if (weights.qkv) {
-      add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
-    } else {
-      if (weights.qk) {
-        add_linear(list, "qk_proj", layer, normed_, weights.qk, weights.qk_bias, qk_);
-      } else {
-        add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, q_);
-        add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
-      }
-      add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
-      if (config_.attention_gate)
-        add_linear(list, "gate_proj", layer, normed_, weights.attention_gate, weights.attention_gate_bias,
-                   attention_gate_);
-    }
+    add_qkv_steps(list, layer);
   }
   if (config_.parallel_norms) add_mlp_norm(list, layer, false);
-  if (config_.qk_norm != QkNorm::kNone) {
-    if (!config_.qk_norm_after_rope)
-      add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
-    add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
-  }
-  if (!fusion.rope) {
-    list.push_back({"rope_append", layer, [this, layer](const StepShape& shape) {
-                      ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
-                    }});
-  }
-  if (config_.qk_norm_after_rope) add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
+  add_rope_steps(list, layer, fusion.rope);
   if (scales_queries())
     list.push_back({"query_scale", layer, [this](const StepShape& shape) { scale_queries(shape); }});
-  list.push_back({kAttentionStep, layer,
-                  [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
+  list.push_back({kAttentionStep, layer, [this, layer](const StepShape& shape) {
+                    attention_of(layer).run(attention_call(shape, layer));
+                  }});
+  const Matrix& attended = projections(layer).attended;
   if (config_.attention_gate) {
     list.push_back(
-        {"attention_gate", layer, [this](const StepShape& shape) {
-           const Matrix attended = first_rows(attended_, shape.num_tokens);
-           ops_.gated_activation(
-               {GatedActivation::kSigmoid, first_rows(attention_gate_, shape.num_tokens), attended, attended},
-               ops_.stream());
+        {"attention_gate", layer, [this, &attended, &gate = projections(layer).gate](const StepShape& shape) {
+           const Matrix rows = first_rows(attended, shape.num_tokens);
+           ops_.gated_activation({GatedActivation::kSigmoid, first_rows(gate, shape.num_tokens), rows, rows},
+                                 ops_.stream());
          }});
   }
-  add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias,
+  add_residual_linear(list, "o_proj", layer, attended, weights.o, weights.o_bias,
                       fusion.gate_up || config_.parallel_blocks);
   if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);
 }
@@ -338,21 +382,29 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
          }});
   } else {
     if (!config_.parallel_blocks) add_mlp_norm(list, layer, true);
-    if (!is_mixture || shares_expert()) add_gate_up_steps(list, layer, fusion.gated);
+    if (!is_mixture || shares_expert() || config_.mixture->beside_mlp)
+      add_gate_up_steps(list, layer, fusion.gated);
   }
-  if (!is_mixture) {
+  if (is_mixture && config_.mixture->beside_mlp) {
+    add_linear(list, "down_proj", layer, gate(layer), weights.down, weights.down_bias, delta_);
+    add_mixture_beside_mlp_steps(list, layer, fusion);
+  } else if (!is_mixture) {
     add_residual_linear(list, "down_proj", layer, gate(layer), weights.down, weights.down_bias,
                         adds_residual);
   } else {
     if (shares_expert()) add_shared_expert_steps(list, layer, adds_residual);
     add_expert_steps(list, layer, fusion, adds_residual);
   }
-  if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
+  // That of a mixture beside an MLP normed what it added up.
+  if (config_.norms_after && !(is_mixture && config_.mixture->beside_mlp))
+    add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
+  if (config_.layer_embedding_size > 0) add_layer_embedding_steps(list, layer);
+  if (weights.layer_scale != 1) add_layer_scale(list, layer);
 }
 
 void ExecutionPlan::add_gate_up_steps(StepList& list, int layer, bool is_gated) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  const std::string prefix = has_experts(config_, layer) ? "shared_expert_" : "";
+  const std::string prefix = has_experts(config_, layer) && shares_expert() ? "shared_expert_" : "";
   if (is_gated) {
     list.push_back({prefix + "gate_up_proj+activation", layer, [this, layer](const StepShape& shape) {
                       ops_.gated_gemm(gated_product(shape, layer), gated_activation_of(config_.activation),
@@ -450,6 +502,7 @@ void ExecutionPlan::add_expert_steps(StepList& list, int layer, LayerFusion fusi
   list.push_back({"route_experts", layer, [this, layer](const StepShape& shape) {
                     ops_.route_experts(routing_arguments(shape, layer), ops_.stream());
                   }});
+  if (config_.mixture->beside_mlp) add_residual_norm(list, "experts_norm", layer, weights.experts_norm);
   if (fusion.experts_gated) {
     list.push_back({"experts_gate_up+activation", layer, [this, layer](const StepShape& shape) {
                       ops_.expert_gemm(gated_expert_product(shape, layer), ops_.stream());
@@ -503,6 +556,8 @@ RouteExpertsArguments ExecutionPlan::routing_arguments(const StepShape& shape, i
   arguments.num_groups = mixture.num_groups;
   arguments.num_groups_used = mixture.num_groups_per_token;
   arguments.weight_scale = mixture.weight_scale;
+  arguments.expert_scales =
+      static_cast<const float*>(weights_.layers[static_cast<std::size_t>(layer)].expert_scales.data);
   return arguments;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -67,17 +68,28 @@ class Loader {
     Weight* bias = nullptr;
   };
 
-  /// A norm's weights, with what the configuration adds to them. None of one that it doesn't call for.
-  Weight norm(const std::string& name, std::vector<std::vector<float>>& made) {
+  /// A norm's weights, with what the configuration adds to them, times `factor`. None of one that it doesn't
+  /// call for.
+  Weight norm(const std::string& name, std::vector<std::vector<float>>& made, float factor = 1) {
     const float offset = checkpoint_.config.norm_offset;
-    return offset == 0 ? weight(name) : floats(name, offset, made);
+    return offset == 0 && factor == 1 ? weight(name) : floats(name, offset, made, factor);
   }
 
-  /// A vector's numbers as fp32, whatever they are stored as, with `offset` added.
-  Weight floats(const std::string& name, float offset, std::vector<std::vector<float>>& made) {
+  /// A vector's numbers as fp32, whatever they are stored as, with `offset` added, times `factor`.
+  Weight floats(const std::string& name, float offset, std::vector<std::vector<float>>& made,
+                float factor = 1) {
     if (!expected_.contains(name)) return {};
     const HostWeight host = find(name).whole;
-    return vector(host, norm_weights(checkpoint_.tensors.find(name)->second, offset), made);
+    std::vector<float> numbers = norm_weights(checkpoint_.tensors.find(name)->second, offset);
+    for (float& number : numbers) number *= factor;
+    return vector(host, std::move(numbers), made);
+  }
+
+  /// A tensor of one number; `absent` if the configuration doesn't call for it.
+  float number(const std::string& name, float absent) {
+    if (!expected_.contains(name)) return absent;
+    find(name);  // which checks it
+    return norm_weights(checkpoint_.tensors.find(name)->second, 0).front();
   }
 
   /// A convolution's filters, (channels, taps), as fp32, those of one tap after the other's.
@@ -142,6 +154,13 @@ class Loader {
 
   /// Matrices of heads, one below the other.
   Weight heads(const std::string& name) { return make(name); }
+
+  /// Those of several, from the first on, that the configuration calls for.
+  std::size_t num_called_for(std::span<const Part> parts) const {
+    std::size_t count = 0;
+    while (count < parts.size() && expected_.contains(parts[count].name + ".weight")) ++count;
+    return count;
+  }
 
   /// Loads a linear layer.
   void load(const Part& part) {
@@ -313,10 +332,12 @@ void load_qkv(Loader& loader, const std::string& attention, const ModelConfig& c
     if (!loader.stack(qkv, weights.qkv, weights.qkv_bias)) loader.load_each(qkv);
     return;
   }
-  if (loader.stack(qkv, weights.qkv, weights.qkv_bias)) return;
-  const std::span<const Loader::Part> parts = qkv;
+  // Of layers that share keys and values, or make them by one matrix, some are not there.
+  const std::span<const Loader::Part> parts(qkv.data(), loader.num_called_for(qkv));
+  if (parts.size() == 1) return loader.load(parts.front());
+  if (parts.size() == 3 && loader.stack(parts, weights.qkv, weights.qkv_bias)) return;
   if (!loader.stack(parts.first(2), weights.qk, weights.qk_bias)) loader.load_each(parts.first(2));
-  loader.load_each(parts.last(1));
+  loader.load_each(parts.subspan(2));
 }
 
 void load_attention(Loader& loader, const std::string& attention, const ModelConfig& config,
@@ -379,6 +400,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   const std::string mlp = prefix + "mlp.";
 
   LayerWeights weights;
+  weights.layer_scale = loader.number(prefix + "layer_scalar.weight", 1);
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
   weights.input_norm_bias = loader.weight(prefix + "input_layernorm.bias");
   if (has_attention(config, layer)) {
@@ -392,10 +414,17 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   if (config.norms_after) {
     weights.attention_out_norm = between;
     weights.post_attention_norm = loader.norm(prefix + "pre_feedforward_layernorm.weight", made);
-    weights.mlp_out_norm = loader.norm(prefix + "post_feedforward_layernorm.weight", made);
+    weights.mlp_out_norm = loader.norm(prefix + "post_feedforward_layernorm.weight", made,
+                                       config.layer_embedding_size > 0 ? 1 : weights.layer_scale);
   } else {
     weights.post_attention_norm = between;
     weights.post_attention_norm_bias = loader.weight(prefix + "post_attention_layernorm.bias");
+  }
+  if (config.layer_embedding_size > 0) {
+    weights.layer_gate = loader.weight(prefix + "per_layer_input_gate.weight");
+    weights.layer_projection = loader.weight(prefix + "per_layer_projection.weight");
+    weights.layer_out_norm =
+        loader.norm(prefix + "post_per_layer_input_norm.weight", made, weights.layer_scale);
   }
   if (has_experts(config, layer)) {
     weights.router = loader.router(mlp + "router.weight");
@@ -407,7 +436,13 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
       load_gate_up(loader, mlp + "shared_expert.", config, weights);
       loader.load({mlp + "shared_expert.down_proj", &weights.down, &weights.down_bias});
     }
-    return weights;
+    weights.expert_scales = loader.floats(mlp + "experts.down_proj.scale", 0, made);
+    if (!config.mixture->beside_mlp) return weights;
+    weights.router_norm =
+        loader.floats(mlp + "router.scale", 0, made, 1 / std::sqrt(static_cast<float>(config.hidden_size)));
+    weights.experts_norm = loader.norm(prefix + "pre_feedforward_layernorm_2.weight", made);
+    weights.mlp_alone_out_norm = loader.norm(prefix + "post_feedforward_layernorm_1.weight", made);
+    weights.experts_out_norm = loader.norm(prefix + "post_feedforward_layernorm_2.weight", made);
   }
   load_gate_up(loader, mlp, config, weights);
   loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
@@ -435,6 +470,9 @@ void count(const Checkpoint& checkpoint, const OpsBackend& ops, ModelWeights& we
       })->first;
   weights.activation_dtype = activation_dtype_of(checkpoint, ops.multiplies_bf16());
   weights.decode_bytes = weights.size_bytes - unread;
+  if (checkpoint.config.layer_embedding_size > 0)
+    weights.decode_bytes -=
+        static_cast<std::int64_t>(checkpoint.tensors.at("embed_tokens_per_layer.weight").size_bytes);
   if (!checkpoint.config.tied_embeddings) {
     weights.decode_bytes -=
         static_cast<std::int64_t>(checkpoint.tensors.at("embed_tokens.weight").size_bytes);
@@ -464,6 +502,12 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   Loader loader(checkpoint, ops, on_progress);
   ModelWeights weights;
   weights.embedding = loader.weight("embed_tokens.weight");
+  if (config.layer_embedding_size > 0) {
+    weights.layer_embeddings = loader.weight("embed_tokens_per_layer.weight");
+    weights.layer_embeddings_projection = loader.weight("per_layer_model_projection.weight");
+    weights.layer_embeddings_norm =
+        loader.norm("per_layer_projection_norm.weight", weights.made, std::sqrt(0.5f));
+  }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     weights.layers.push_back(load_layer(loader, config, layer, weights.made));
   }

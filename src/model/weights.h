@@ -80,13 +80,26 @@ struct LayerWeights {
   Weight score_bias;   ///< (1, num_experts), fp32
   Weight shared_gate;  ///< (1, hidden_size), of the expert that all tokens share
   ExpertWeights experts;
-  Weight sinks;         ///< (1, num_heads), fp32
-  Weight mlp_out_norm;  ///< (1, hidden_size), of what the MLP gives
+  /// (1, hidden_size), of a mixture beside an MLP: of what router and experts read, and of what the MLP and
+  /// the experts give before it is added up.
+  Weight router_norm, experts_norm, mlp_alone_out_norm, experts_out_norm;
+  Weight expert_scales;  ///< (1, num_experts), fp32
+  Weight sinks;          ///< (1, num_heads), fp32
+  Weight mlp_out_norm;   ///< (1, hidden_size), of what the MLP gives
+  /// Of the layer's embeddings: (layer_embedding_size, hidden_size), back, and the norm of what that gives.
+  Weight layer_gate, layer_projection, layer_out_norm;
+  /// What the residual stream is multiplied by behind the layer. The last of the norms above has it in its
+  /// weights already.
+  float layer_scale = 1;
 };
 
 /// A model's weights in a device's memory.
 struct ModelWeights {
   Weight embedding;  ///< (vocab_size, hidden_size)
+  /// (vocab_size, num_layers * layer_embedding_size), each layer's columns together; what is made of the
+  /// model's embeddings and added to them, (num_layers * layer_embedding_size, hidden_size); and the norm of
+  /// that, (1, layer_embedding_size), times sqrt(1/2). Of models with embeddings of layers.
+  Weight layer_embeddings, layer_embeddings_projection, layer_embeddings_norm;
   std::vector<LayerWeights> layers;
   Weight final_norm;  ///< (1, hidden_size)
   Weight final_norm_bias;

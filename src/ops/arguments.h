@@ -242,8 +242,8 @@ enum class ExpertScoring {
 /// that follow one another, only those of the num_groups_used best count, a group being as good as its two
 /// best experts together.  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
 ///
-/// Weights are the scores, without the bias, times weight_scale; normalized: first divided by their sum over
-/// the row's slots, or by 1e-20 if it is less.
+/// Weights are the scores, without the bias, times weight_scale and the expert's own scale; normalized: first
+/// divided by their sum over the row's slots, or by 1e-20 if it is less.
 struct RouteExpertsArguments {
   Matrix logits;  ///< (rows, num_experts)
   ExpertRouting routing;
@@ -253,6 +253,7 @@ struct RouteExpertsArguments {
   int num_groups = 1;                 ///< a divisor of num_experts
   int num_groups_used = 1;            ///< with num_slots experts at least
   float weight_scale = 1;
+  const float* expert_scales = nullptr;  ///< (num_experts), in the device's memory; null: all are 1
 };
 inline constexpr float kLeastSumOfScores = 1e-20f;
 

@@ -74,6 +74,11 @@ void validate(const RopeConfig& c, int head_dim) {
         fmt::format("rope: rotary_dim is {} with head_dim {}; expected an even number of at most head_dim",
                     c.rotary_dim, head_dim));
   }
+  const int num_pairs = (c.rotary_dim == 0 ? head_dim : c.rotary_dim) / 2;
+  if (c.num_turned_pairs < 0 || c.num_turned_pairs > num_pairs) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("rope: num_turned_pairs is {}; expected 0 to {}", c.num_turned_pairs, num_pairs));
+  }
   require_positive("theta", c.theta);
   if (int{c.linear.has_value()} + int{c.llama3.has_value()} + int{c.yarn.has_value()} +
           int{c.longrope.has_value()} >
@@ -155,6 +160,8 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim, std::in
       divide("longrope.short_divisors", s->short_divisors, frequencies);
     }
   }
+  if (config.num_turned_pairs > 0)
+    std::fill(frequencies.begin() + config.num_turned_pairs, frequencies.end(), 0.0);
   for (const double frequency : frequencies)
     result.inverse_frequencies.push_back(static_cast<float>(frequency));
   return result;

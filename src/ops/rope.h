@@ -52,6 +52,8 @@ struct RopeConfig {
   RopePairing pairing = RopePairing::kHalves;
   float theta = 10000;
   int rotary_dim = 0;  ///< leading elements of a head that are rotated; even, 0 means all of head_dim
+  /// The first so many pairs are turned, by frequencies as if all were; 0: all are. Gemma 4's "proportional".
+  int num_turned_pairs = 0;
   std::optional<RopeLinearScaling> linear;
   std::optional<RopeLlama3Scaling> llama3;
   std::optional<RopeYarnScaling> yarn;
@@ -69,7 +71,8 @@ struct RopeFrequencies {
 };
 
 /// For sequences of up to max_seq_len tokens, which only LongRoPE asks for.
-/// Throws Error{kInvalidArgument} if rotary_dim is odd, negative or above head_dim, theta, a factor or a
+/// Throws Error{kInvalidArgument} if rotary_dim is odd, negative or above head_dim, num_turned_pairs is
+/// negative or above rotary_dim / 2, theta, a factor or a
 /// divisor is not positive and finite, more than one scaling is set, or a list of divisors has the wrong
 /// length.
 RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim, std::int64_t max_seq_len = 1);

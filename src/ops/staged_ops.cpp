@@ -283,6 +283,7 @@ void StagedOps::route_experts(const RouteExpertsArguments& given, Stream) {
       [](RouteExpertsArguments& a, auto each) {
         each(a.logits);
         each(a.score_bias, static_cast<std::size_t>(a.routing.num_experts) * sizeof(float));
+        each(a.expert_scales, static_cast<std::size_t>(a.routing.num_experts) * sizeof(float));
         kEachRangeOfRouting(a.routing, a.logits.rows * a.routing.num_slots, each);
       },
       [&](const RouteExpertsArguments& a, Stream stream) { device_->route_experts(a, stream); });

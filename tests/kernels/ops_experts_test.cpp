@@ -103,7 +103,9 @@ class OpsExperts : public ::testing::TestWithParam<DType> {
         sum += score(routing.experts[i]);
       }
       for (std::size_t i = first; i < first + slots; ++i) {
-        const double weight = double{a.weight_scale} * score(routing.experts[i]) / (a.normalized ? sum : 1);
+        const float own = a.expert_scales == nullptr ? 1 : a.expert_scales[routing.experts[i]];
+        const double weight = double{a.weight_scale} * static_cast<double>(own) * score(routing.experts[i]) /
+                              (a.normalized ? sum : 1);
         ASSERT_NEAR(routing.weights[i], weight, 1e-5 * weight) << i;
         ASSERT_NEAR(expected.weights[i], weight, 1e-5 * weight) << i;
       }
@@ -136,11 +138,12 @@ TEST_P(OpsExperts, RowsGoToTheLargestLogits) {
   }
 }
 
-/// A way of choosing experts that is not by their logits.
+/// A way of choosing experts that is not by their logits, or by logits if nothing else is asked for.
 struct Choice {
   ExpertScoring scoring;
   bool has_bias;
   int num_groups, num_groups_used;
+  bool has_scales = false;
 };
 
 // Sums of scores and biases that are equal but for rounding may be ranked either way: a slot's expert has to
@@ -148,14 +151,16 @@ struct Choice {
 TEST_P(OpsExperts, RowsGoToTheBestScores) {
   const std::vector<std::tuple<std::int64_t, int, int>> shapes = {
       {3, 4, 2}, {1, 8, 3}, {70, 8, 4}, {2, 64, 6}, {300, 64, 6}, {2, 256, 8}, {40, 256, 8}, {5, 2048, 12}};
-  const std::vector<Choice> choices = {{ExpertScoring::kSigmoid, false, 1, 1},
-                                       {ExpertScoring::kSoftmax, true, 1, 1},
-                                       {ExpertScoring::kSigmoid, true, 4, 2},
-                                       {ExpertScoring::kSoftmax, false, 2, 1}};
+  const std::vector<Choice> choices = {
+      {ExpertScoring::kSigmoid, false, 1, 1},      {ExpertScoring::kSoftmax, true, 1, 1},
+      {ExpertScoring::kSigmoid, true, 4, 2},       {ExpertScoring::kSoftmax, false, 2, 1},
+      {ExpertScoring::kSigmoid, true, 1, 1, true}, {ExpertScoring::kSoftmax, false, 1, 1, true}};
   for (const auto& [rows, num_experts, slots] : some_if_sanitized(shapes)) {
     const Values bias_f64 =
         rounded(random_values(static_cast<std::size_t>(num_experts), 4, 0.2), DType::kF32);
     const std::vector<float> bias(bias_f64.begin(), bias_f64.end());
+    std::vector<float> scales;
+    for (const float value : bias) scales.push_back(1.5f + value);
     FencedMatrix logits(dtype, rows, num_experts,
                         random_values(static_cast<std::size_t>(rows * num_experts), 3, 2), num_experts + 3);
     for (const Choice& choice : choices) {
@@ -167,6 +172,7 @@ TEST_P(OpsExperts, RowsGoToTheBestScores) {
         RoutingMemory expected(rows, num_experts, slots), routing(rows, num_experts, slots);
         RouteExpertsArguments a{logits.view(), expected.view(), normalized, choice.scoring};
         a.score_bias = choice.has_bias ? bias.data() : nullptr;
+        a.expert_scales = choice.has_scales ? scales.data() : nullptr;
         a.num_groups = choice.num_groups;
         a.num_groups_used = choice.num_groups_used;
         a.weight_scale = 2.5f;

@@ -92,6 +92,15 @@ TEST(RopeFrequencies, AreDividedByTheDivisors) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(divided[i] * config.frequency_divisors[i], plain[i]);
 }
 
+TEST(RopeFrequencies, OfPairsThatArentTurnedAreZero) {
+  RopeConfig config;
+  const std::vector<float> all = rope_frequencies(config, 16).inverse_frequencies;
+  config.num_turned_pairs = 3;
+  const std::vector<float> some = rope_frequencies(config, 16).inverse_frequencies;
+  ASSERT_EQ(some.size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(some[i], i < 3 ? all[i] : 0) << i;
+}
+
 TEST(RopeFrequencies, RejectWhatMakesNoSense) {
   const auto expect_rejected = [](const RopeConfig& config, int head_dim, const std::string& part) {
     expect_error([&] { rope_frequencies(config, head_dim); }, ErrorCode::kInvalidArgument, part);
@@ -105,6 +114,9 @@ TEST(RopeFrequencies, RejectWhatMakesNoSense) {
   expect_rejected(c, 8, "rotary_dim is -2");
   c.rotary_dim = 10;
   expect_rejected(c, 8, "rotary_dim is 10");
+  c = {};
+  c.num_turned_pairs = 5;
+  expect_rejected(c, 8, "num_turned_pairs is 5; expected 0 to 4");
   c = {};
   c.theta = 0;
   expect_rejected(c, 8, "theta is 0");

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/element.h"
@@ -104,6 +105,48 @@ TEST(AttentionView, WeightsTimesValuesAreWhatAttentionGave) {
     config.softmax_scale = 0.9f;
     config.attention_softcap = 2.0f;
   });
+}
+
+// Of each head's weights for one position, by layer: whether it slides with a window of 12, and whether a
+// sink takes a part.
+TEST(AttentionView, OfLayersThatDifferAddUpToOneOrLeaveARestToSinks) {
+  constexpr std::int64_t kTokens = 30, kWindow = 12;
+  for (const auto& [name, slides, has_sinks] :
+       {std::tuple("gemma4", std::vector<bool>{true, true, false}, false),
+        std::tuple("gemma4_e", std::vector<bool>{true, false, true, false}, false),
+        std::tuple("gpt_oss", std::vector<bool>{true, false}, true)}) {
+    SCOPED_TRACE(name);
+    LoadOptions load;
+    load.backend = "cpu";
+    const Model model = Model::load(std::string(TESSERA_FIXTURES "/models/") + name, load);
+    EngineOptions options;
+    options.max_seq_len = 64;
+    options.prefill_chunk = 7;
+    Engine engine(model, options);
+    std::vector<std::int32_t> tokens = some_tokens(kTokens, 3);
+    for (std::int32_t& token : tokens) token %= 288;
+    engine.submit(AttentionRequest{tokens, {kTokens - 1}, {}});
+    std::vector<float> weights;
+    while (engine.has_work()) {
+      for (const Event& event : engine.step()) {
+        ASSERT_NE(event.type, Event::Type::kError) << event.error_message;
+        weights = event.attention;
+      }
+    }
+    const int num_heads = model.info().num_heads;
+    ASSERT_EQ(std::ssize(weights), std::ssize(slides) * num_heads * kTokens);
+    double least = 2;  // of sums; a head that looks at little else leaves sinks nothing
+    for (std::size_t row = 0; row < slides.size() * static_cast<std::size_t>(num_heads); ++row) {
+      const float* of_head = weights.data() + row * kTokens;
+      const double sum = std::accumulate(of_head, of_head + kTokens, 0.0);
+      least = std::min(least, sum);
+      EXPECT_LT(sum, 1 + 1e-5) << row;
+      // Of layers that see all, some head sees what others don't; of a sharp one it may be 0.
+      const bool sees_all = std::any_of(of_head, of_head + kTokens - kWindow, [](float w) { return w > 0; });
+      EXPECT_EQ(sees_all, !slides[row / static_cast<std::size_t>(num_heads)]) << row;
+    }
+    EXPECT_EQ(least < 1 - 1e-4, has_sinks) << least;  // sums of 30 fp32 numbers are closer to theirs
+  }
 }
 
 TEST(AttentionView, DoesNotDependOnChunksPagesOrTheRequestsBesideIt) {

@@ -66,8 +66,13 @@ constexpr Digest kDigests[] = {
     {"smollm3", 66, 0x9fc9bfb19cfc86e3},
     {"gemma3", 80, 0x5742c1a4f4c65160},
     {"gguf_gemma3_q8_0", 80, 0xf69b33eb558f82d7},
+    {"gemma4", 43, 0xecfcaa4ebbfcaf8d},
+    {"gemma4_e", 67, 0x236c41a48c73ca41},
+    {"gemma4_moe", 47, 0x9222a84bc3b1adb2},
     {"gemma", 20, 0x42fc3d4c09d2d1aa},
     {"gemma2", 35, 0x3cf35ada9dbb003a},
+    {"gguf_gemma4_f16", 66, 0x4031a94d4922c236},
+    {"gguf_gemma4_moe_q8_0", 48, 0x2b65a8dd95a277bf},
     {"gguf_gemma2_q8_0", 46, 0xd0e86ac6e301a8cd},
     {"gguf_gemma_f16", 20, 0x4bb58b9d436d9d3f},
     {"exaone4", 46, 0x6b3b975eed8814b9},
@@ -540,6 +545,37 @@ TEST(GoldenCheckpoint, HasGemmasLayers) {
   }
 }
 
+TEST(GoldenCheckpoint, HasGemma4sLayers) {
+  const ModelConfig dense = open_golden("gemma4").config;
+  EXPECT_EQ(dense.full_attention, (FullAttentionConfig{1, 16, /*keys_as_values=*/true}));
+  EXPECT_EQ(dense.head_dim, 8);
+  EXPECT_EQ(dense.softmax_scale, 1.0f);
+  EXPECT_EQ(dense.norm_offset, 0);
+  EXPECT_EQ(dense.rope.num_turned_pairs, 4);
+  EXPECT_EQ(dense.sliding_rope.value().num_turned_pairs, 0);
+  EXPECT_EQ(dense.sliding_rope->theta, 100);
+  EXPECT_EQ(dense.layer_uses_sliding_window, (std::vector<bool>{true, true, false}));
+  EXPECT_TRUE(dense.v_norm && dense.layer_scales && !dense.mixture);
+  EXPECT_EQ(dense.layer_embedding_size, 0);
+
+  const ModelConfig shared = open_golden("gemma4_e").config;
+  EXPECT_EQ(shared.full_attention, (FullAttentionConfig{2, 16, /*keys_as_values=*/false}));
+  EXPECT_EQ(shared.layer_embedding_size, 8);
+  EXPECT_EQ(shared.num_shared_kv_layers, 2);
+  EXPECT_EQ(intermediate_size(shared, 1), 32);
+  EXPECT_EQ(intermediate_size(shared, 2), 64);
+  EXPECT_EQ(kv_layer(shared, 1), 1);
+  EXPECT_EQ(kv_layer(shared, 2), 0) << "the last layer before them that slides";
+  EXPECT_EQ(kv_layer(shared, 3), 1);
+
+  const ModelConfig mixed = open_golden("gemma4_moe").config;
+  ASSERT_TRUE(mixed.mixture);
+  EXPECT_EQ(mixed.mixture->num_experts, 6);
+  EXPECT_EQ(mixed.mixture->num_experts_per_token, 2);
+  EXPECT_EQ(mixed.mixture->intermediate_size, 16);
+  EXPECT_TRUE(mixed.mixture->beside_mlp && mixed.mixture->expert_scales && mixed.mixture->normalized);
+}
+
 TEST(GoldenCheckpoint, HasTheLayersThatSlideOfOlmo3AndExaone4) {
   const std::vector<bool> three_of_four = {true, true, true, false};
   for (const auto& [name, window] : {std::pair("olmo3", 12), std::pair("gguf_olmo3_q8_0", 20)}) {
@@ -645,6 +681,8 @@ struct PartForText {
 TEST(GoldenCheckpoint, FindsThePartForTextOfAModelOfImages) {
   for (const PartForText& part :
        {PartForText{"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"},
+        PartForText{"gemma4", "Gemma4ForConditionalGeneration", "gemma4_text"},
+        PartForText{"gemma4", "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text"},
         PartForText{"mistral", "Mistral3ForConditionalGeneration", "mistral"},
         PartForText{"qwen2", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"},
         PartForText{"qwen2", "Qwen2VLForConditionalGeneration", "qwen2_vl_text"},
@@ -735,14 +773,16 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
   for (const char* model :
-       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2", "olmo3",
-        "exaone4", "glm", "glm4", "seed_oss", "ernie4_5", "cohere", "cohere2", "gemma", "gemma2", "gemma3"}) {
+       {"llama3", "llama_yarn", "phi3",   "phi3_longrope", "qwen2",    "smollm3",   "granite", "olmo2",
+        "olmo3",  "exaone4",    "glm",    "glm4",          "seed_oss", "ernie4_5",  "cohere",  "cohere2",
+        "gemma",  "gemma2",     "gemma3", "gemma4",        "gemma4_e", "gemma4_moe"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
     EXPECT_EQ(a.architecture, b.architecture);
     EXPECT_EQ(a.hidden_size, b.hidden_size);
     EXPECT_EQ(a.head_dim, b.head_dim);
+    EXPECT_EQ(a.full_attention, b.full_attention);
     EXPECT_EQ(a.max_seq_len, b.max_seq_len);
     EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
     EXPECT_EQ(a.sliding_window, b.sliding_window);

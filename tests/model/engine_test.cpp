@@ -531,7 +531,8 @@ TEST(Errors, OfRandomShapesNameTheField) {
 
 TEST(RandomModels, OfAConfigHaveTheParametersOfItsModel) {
   const std::filesystem::path models = TESSERA_FIXTURES "/models";
-  for (const char* name : {"gemma3", "qwen3_moe", "deepseek_v3", "starcoder2", "gpt_oss"}) {
+  for (const char* name :
+       {"gemma3", "qwen3_moe", "deepseek_v3", "starcoder2", "gpt_oss", "gemma4_e", "gemma4_moe"}) {
     SCOPED_TRACE(name);
     LanguageModel model = LanguageModel::random_like(models / name, "f32", tiny_options());
     const LanguageModel loaded = LanguageModel::load(models / name, tiny_options());

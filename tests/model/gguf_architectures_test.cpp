@@ -94,6 +94,64 @@ TEST(GgufArchitectures, Gemma3MayHaveASoftcapOfLogits) {
       30);
 }
 
+struct Gemma4File {
+  std::string slides = std::string("\1\0\1\0", 4);
+  std::vector<std::int32_t> kv_heads = {2, 1, 2, 1};
+  std::uint32_t shared_layers = 2;
+};
+
+Change gemma4(const Gemma4File& file) {
+  return [file](GgufBuilder& b, const std::string& prefix) {
+    std::string kv_heads;
+    for (const std::int32_t heads : file.kv_heads) kv_heads += raw(heads);
+    b.array(prefix + "attention.head_count_kv", kIdI32, file.kv_heads.size(), kv_heads);
+    b.array(prefix + "attention.sliding_window_pattern", kIdBool, 4, file.slides);
+    b.u32(prefix + "attention.sliding_window", 7);
+    b.u32(prefix + "attention.shared_kv_layers", file.shared_layers);
+    b.u32(prefix + "attention.key_length", 16);
+    b.u32(prefix + "attention.key_length_swa", 8);
+    b.u32(prefix + "embedding_length_per_layer_input", 4);
+    b.f32(prefix + "rope.freq_base_swa", 50);
+    const float divisors[] = {1, 1, 1, 1e30f, 1e30f, 1e30f, 1e30f, 1e30f};
+    b.tensor("rope_freqs.weight", {8}, /*F32*/ 0,
+             std::string(reinterpret_cast<const char*>(divisors), sizeof divisors));
+  };
+}
+
+TEST(GgufArchitectures, Gemma4sLayersDifferInHeadsAndMayShareThem) {
+  const auto has = [](ModelConfig& c) {
+    c.full_attention = FullAttentionConfig{1, 16, /*keys_as_values=*/true};
+    c.sliding_window = 7;
+    c.layer_uses_sliding_window = {true, false, true, false};
+    c.num_shared_kv_layers = 2;
+    c.layer_embedding_size = 4;
+  };
+  const ModelConfig c = parse("gemma4", kRms, gemma4({}), has);
+  EXPECT_EQ(c.full_attention, (FullAttentionConfig{1, 16, /*keys_as_values=*/true}));
+  EXPECT_EQ(kv_sizes(c, 0), (KvSizes{2, 8}));
+  EXPECT_EQ(c.num_shared_kv_layers, 2);
+  EXPECT_EQ(kv_layer(c, 3), 1);
+  EXPECT_EQ(c.layer_embedding_size, 4);
+  EXPECT_EQ(c.shared_kv_intermediate_size, 0);
+  EXPECT_EQ(c.rope.num_turned_pairs, 3);
+  EXPECT_TRUE(c.rope.frequency_divisors.empty());
+  EXPECT_EQ(c.sliding_rope.value().theta, 50);
+  EXPECT_EQ(c.softmax_scale, 1.0f);
+  EXPECT_TRUE(c.layer_scales && c.v_norm && !c.mixture);
+
+  const auto error = [&](ErrorCode code, const Gemma4File& file) {
+    return error_of(code, [&] { parse("gemma4", kRms, gemma4(file), has); });
+  };
+  EXPECT_HAS(error(ErrorCode::kUnsupported, {.kv_heads = {2, 2, 2, 1}}), "differs between layers that slide");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {.kv_heads = {2, 1}}),
+             "one for each of the 4 layers was expected");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, {.slides = std::string("\1\0\1\1", 4), .kv_heads = {2, 1, 2, 2}}),
+             "a last layer with a sliding window");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {.shared_layers = 3}),
+             "expected a layer before them of each kind");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {.shared_layers = 4}), "that share keys and values is 4");
+}
+
 TEST(GgufArchitectures, LayersThatSlideStandInAListOrAreThreeOfFour) {
   EXPECT_FALSE(parse("exaone4", kRms).sliding_window);
   EXPECT_TRUE(parse("exaone4", kRms).layer_uses_rope.empty()) << "without a window all layers turn";

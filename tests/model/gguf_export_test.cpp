@@ -134,6 +134,11 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_FLOAT_EQ(after.logits_scale, before.logits_scale);
   EXPECT_EQ(after.mixture, before.mixture);
   EXPECT_EQ(after.latent, before.latent);
+  EXPECT_EQ(after.full_attention, before.full_attention);
+  EXPECT_EQ(after.num_shared_kv_layers, before.num_shared_kv_layers);
+  EXPECT_EQ(intermediate_size(after, after.num_layers - 1), intermediate_size(before, before.num_layers - 1));
+  EXPECT_EQ(after.layer_embedding_size, before.layer_embedding_size);
+  EXPECT_EQ(after.layer_scales, before.layer_scales);
   EXPECT_EQ(after.layer_has_experts, before.layer_has_experts);
   EXPECT_EQ(after.layer_has_attention, before.layer_has_attention);
   EXPECT_EQ(after.attention_gate, before.attention_gate);
@@ -205,7 +210,9 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
                                     std::pair{"minicpm", "gguf_minicpm_q8_0"},
                                     std::pair{"gemma", "gguf_gemma_f16"},
                                     std::pair{"gemma2", "gguf_gemma2_q8_0"},
-                                    std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
+                                    std::pair{"gemma3", "gguf_gemma3_q8_0"},
+                                    std::pair{"gemma4_e", "gguf_gemma4_f16"},
+                                    std::pair{"gemma4_moe", "gguf_gemma4_moe_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");

@@ -704,6 +704,78 @@ TEST(HfConfig, ReadsAGemma3) {
              "sliding_window_pattern is 0");
 }
 
+TEST(HfConfig, ReadsAGemma4) {
+  const ModelConfig plain = parse(with(minimal("Gemma4ForCausalLM"), {{"num_hidden_layers", 12}}));
+  EXPECT_EQ(plain.architecture, Architecture::kGemma4);
+  EXPECT_EQ(plain.vocab_size, 262144);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_EQ(plain.num_kv_heads, 4);
+  EXPECT_EQ(plain.full_attention, (FullAttentionConfig{4, 512, /*keys_as_values=*/false}));
+  EXPECT_EQ(kv_sizes(plain, 0), (KvSizes{4, 256}));
+  EXPECT_EQ(kv_sizes(plain, 5), (KvSizes{4, 512}));
+  EXPECT_EQ(plain.sliding_window, 512);
+  EXPECT_EQ(plain.layer_uses_sliding_window, all_but_every(12, 6));
+  EXPECT_EQ(plain.layer_embedding_size, 256);
+  EXPECT_EQ(plain.rope.theta, 1e6f);
+  EXPECT_EQ(plain.rope.num_turned_pairs, 64);
+  EXPECT_EQ(plain.sliding_rope.value().theta, 1e4f);
+  EXPECT_EQ(plain.norm_offset, 0);
+  EXPECT_EQ(plain.softmax_scale, 1.0f);
+  EXPECT_TRUE(plain.v_norm && plain.tied_embeddings && plain.rounds_embedding_scale);
+  EXPECT_FALSE(plain.mixture || plain.logits_softcap);
+
+  // The last layer sees all tokens whatever a file says.
+  const json types = {"sliding_attention", "full_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), {{"layer_types", types}})).layer_uses_sliding_window,
+            (std::vector<bool>{true, false, true, false}));
+  const json keys = {{"attention_k_eq_v", true}, {"num_global_key_value_heads", 2}, {"global_head_dim", 128}};
+  EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), keys)).full_attention,
+            (FullAttentionConfig{2, 128, /*keys_as_values=*/true}));
+  EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), {{"hidden_size_per_layer_input", nullptr}}))
+                .layer_embedding_size,
+            0);
+  for (const json& none : {json(nullptr), json::object()}) {
+    EXPECT_EQ(parse(with(minimal("Gemma4ForCausalLM"), {{"per_layer_config", none}, {"global_head_dim", 64}}))
+                  .full_attention,
+              (FullAttentionConfig{4, 256, /*keys_as_values=*/false}));
+  }
+  EXPECT_EQ(parse(minimal("Gemma4UnifiedForCausalLM")).layer_embedding_size, 0);
+  EXPECT_EQ(parse(minimal("Gemma4UnifiedForCausalLM")).sliding_window, 1024);
+  EXPECT_NO_THROW(parse(with(minimal("Gemma4ForCausalLM"), {{"use_bidirectional_attention", "vision"}})));
+}
+
+TEST(HfConfig, SaysWhatOfAGemma4IsNotSupported) {
+  const auto error = [](ErrorCode code, const json& more) {
+    return error_of(code, [&] { parse(with(minimal("Gemma4ForCausalLM"), more)); });
+  };
+  const json types = {
+      {"layer_types", {"sliding_attention", "full_attention", "full_attention", "full_attention"}}};
+  const auto layers = [&](const json& sizes) { return with(types, {{"per_layer_config", sizes}}); };
+  const json size = {{"head_dim", 512}};
+  EXPECT_NO_THROW(parse(with(minimal("Gemma4ForCausalLM"), layers({{"1", size}, {"2", size}, {"3", size}}))));
+  EXPECT_HAS(error(ErrorCode::kUnsupported, layers({{"0", size}})), "with full_attention are supported");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, layers({{"1", size}})), "of all 3 layers with full_attention");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, layers({{"1", size}, {"2", {{"head_dim", 128}}}, {"3", size}})),
+             "only equal sizes");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, layers({{"1", {{"head_dim", 512}, {"sliding_window", 7}}}})),
+             "sliding_window is 7; only head_dim and num_key_value_heads");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, layers(7)), "per_layer_config is 7");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, {{"use_bidirectional_attention", "all"}}),
+             "use_bidirectional_attention is \"all\"");
+  EXPECT_HAS(error(ErrorCode::kUnsupported, {{"vocab_size_per_layer_input", 7}}),
+             "vocab_size_per_layer_input is 7; only that of vocab_size, 262144");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {{"num_kv_shared_layers", 4}}),
+             "that share keys and values is 4");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, with(types, {{"num_kv_shared_layers", 3}})),
+             "expected a layer before them of each kind, as layer 1 is");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {{"num_global_key_value_heads", 3}, {"attention_k_eq_v", true}}),
+             "key/value heads of full attention is 3");
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {{"enable_moe_block", true}}), "the number of experts is 0");
+  const json rope = {{"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", 2}}}};
+  EXPECT_HAS(error(ErrorCode::kCorruptFile, {{"rope_parameters", rope}}),
+             "partial_rotary_factor is 2; a part of the heads was expected");
+}
+
 // Gemma3ForConditionalGeneration's config.json has that of the part for text as an object.
 TEST(HfConfig, ReadsThePartForTextOfAGemma3) {
   const json config = json::parse(R"({

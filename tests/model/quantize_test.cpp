@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "core/block_format.h"
@@ -87,6 +88,24 @@ TEST(QuantizationMixes, KnowFusedProjections) {
   for (const char* mix : {"q3_k_m", "q4_k_m", "q5_k_m", "q8_0"}) {
     EXPECT_EQ(mixed_dtype(mix, "layers.5.mlp.gate_up_proj.weight", 256, config),
               mixed_dtype(mix, "layers.5.mlp.up_proj.weight", 256, config));
+  }
+}
+
+// The embedding that is the head, too, has more bits than the mix; what only looks tokens up has not.
+TEST(QuantizationMixes, EmbeddingsOfLayersHaveTheMixesOwnFormat) {
+  ModelConfig config;
+  config.num_layers = 35;
+  config.num_heads = 8;
+  config.num_kv_heads = 1;
+  config.tied_embeddings = true;
+  for (const auto& [mix, head, layers] :
+       {std::tuple("q4_0", DType::kQ6_K, DType::kQ4_0), std::tuple("q4_k_m", DType::kQ6_K, DType::kQ4_K),
+        std::tuple("q8_0", DType::kQ8_0, DType::kQ8_0), std::tuple("tq1_0", DType::kQ6_K, DType::kQ4_K)}) {
+    EXPECT_EQ(mixed_dtype(mix, "embed_tokens.weight", 256, config), head) << mix;
+    EXPECT_EQ(mixed_dtype(mix, "embed_tokens_per_layer.weight", 256, config), layers) << mix;
+    EXPECT_EQ(mixed_dtype(mix, "per_layer_model_projection.weight", 256, config),
+              mixed_dtype(mix, "layers.3.mlp.up_proj.weight", 256, config))
+        << mix;
   }
 }
 

@@ -184,6 +184,35 @@ TEST(ByteLevelGgufPatterns, NamesSayWhetherATextBeginsWithItsTokenIfTheFileDoesN
   }
 }
 
+TEST(CharacterGguf, MergesCharactersAndSpellsTheRestByBytes) {
+  GgufTokenizerData data;
+  data.model = "gemma4";
+  data.tokens = {"<unk>", "<bos>", "▁", "a", "b", "▁a", "▁▁", "\n", "\n\n", "<|turn>", "<think>"};
+  data.token_types = {2, 3, 1, 1, 1, 1, 1, 1, 1, 3, 4};
+  const auto first_byte = static_cast<TokenId>(data.tokens.size());
+  for (int byte = 0; byte < 256; ++byte) {
+    constexpr char kDigits[] = "0123456789ABCDEF";
+    data.tokens.push_back(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">");
+    data.token_types.push_back(6);
+  }
+  data.merges = {"▁ ▁", "▁ a", "\n \n"};
+  data.bos_token_id = 1;
+  data.unknown_token_id = 0;
+  const auto tokenizer = make_gguf_tokenizer(data, "test");
+  const auto expect = [&](const std::string& text, std::vector<TokenId> ids) {
+    EXPECT_EQ(tokenizer->decode(ids), text);
+    ids.insert(ids.begin(), 1);  // which a file needn't ask for
+    EXPECT_EQ(tokenizer->encode(text), ids) << text;
+  };
+  expect("a a", {3, 5});
+  expect("  a", {6, 3});
+  expect("b\n\na", {4, 8, 3});
+  expect(" é", {2, first_byte + 0xc3, first_byte + 0xa9});
+  expect("a<think> a", {3, 10, 5});
+  EXPECT_EQ(tokenizer->encode("<|turn>"), (std::vector<TokenId>{1, 9}));
+  EXPECT_TRUE(tokenizer->is_special(9) && !tokenizer->is_special(10));
+}
+
 struct BadData {
   const char* model;
   const char* phrase;  // in the message

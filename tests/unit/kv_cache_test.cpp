@@ -163,8 +163,40 @@ TEST(KvCache, ValuesInKeysTakeNoMemoryOfTheirOwn) {
             cache.size_bytes() / 2);
 }
 
+TEST(KvCache, LayersTakeWhatTheyNeedAndThoseThatReadOthersNothing) {
+  const auto ops = make_ops_backend("reference");
+  KvCacheShape shape = small_shape(4, 10);
+  shape.num_layers = 4;
+  shape.layers = {{3, 8}, {1, 16}, {3, 8, 0}, {1, 16, 1}};
+  const KvCache cache(shape, *ops);
+  const std::int64_t tokens = 4 * 10;
+  EXPECT_EQ(cache.size_bytes(), tokens * 2 * (3 * 8 + 1 * 16) * static_cast<std::int64_t>(sizeof(float)));
+  const std::vector<KvCacheView>& layers = cache.layers();
+  ASSERT_EQ(layers.size(), 4u);
+  const auto at = [&](const void* data) {
+    return static_cast<const std::byte*>(data) - static_cast<const std::byte*>(layers[0].k);
+  };
+  EXPECT_EQ(at(layers[0].v), tokens * 24 * 4);
+  EXPECT_EQ(at(layers[1].k), 2 * tokens * 24 * 4);
+  EXPECT_EQ(at(layers[1].v), (2 * tokens * 24 + tokens * 16) * 4);
+  EXPECT_EQ(layers[1].page_stride, 4 * 16);
+  EXPECT_EQ(layers[1].head_stride, 4 * 16);
+  EXPECT_EQ(layers[1].token_stride, 16);
+  for (const std::size_t reader : {2u, 3u}) {
+    EXPECT_EQ(layers[reader].k, layers[reader - 2].k);
+    EXPECT_EQ(layers[reader].v, layers[reader - 2].v);
+    EXPECT_EQ(layers[reader].page_stride, layers[reader - 2].page_stride);
+  }
+}
+
 TEST(KvCache, SizesThatMakeNoSenseAreErrors) {
   const auto ops = make_ops_backend("reference");
+  for (const std::vector<KvLayerShape>& layers : std::vector<std::vector<KvLayerShape>>{
+           {{3, 8}}, {{3, 8}, {0, 8}}, {{3, 8}, {3, 8, 1}}, {{3, 8, 1}, {3, 8}}}) {
+    KvCacheShape shape = small_shape(4, 10);
+    shape.layers = layers;
+    EXPECT_EQ(code_of([&] { KvCache(shape, *ops); }), ErrorCode::kInvalidArgument);
+  }
   EXPECT_EQ(code_of([&] { KvCache(small_shape(0, 10), *ops); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([&] { KvCache(small_shape(4, 0), *ops); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([&] { KvCache(small_shape(4, std::int64_t{1} << 40), *ops); }),

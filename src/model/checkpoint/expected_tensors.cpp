@@ -17,6 +17,7 @@ class TensorList {
   }
 
   void add_layer(int layer) {
+    layer_ = layer;
     prefix_ = fmt::format("layers.{}.", layer);
     if (config_.norms_before) norm("input_layernorm");
     if (has_attention(config_, layer)) {
@@ -30,24 +31,29 @@ class TensorList {
     if (!config_.parallel_blocks || config_.parallel_norms) norm("post_attention_layernorm");
     if (config_.norms_before && config_.norms_after) norm("pre_feedforward_layernorm");
     if (config_.norms_after) norm("post_feedforward_layernorm");
-    if (has_experts(config_, layer)) {
-      add_mixture();
-    } else {
-      add_mlp();
-    }
+    if (config_.layer_embedding_size > 0) add_layer_embedding();
+    if (config_.layer_scales) vector("layer_scalar", 1);
+    const bool is_mixture = has_experts(config_, layer);
+    if (is_mixture) add_mixture();
+    if (!is_mixture || config_.mixture->beside_mlp) add_mlp();
   }
 
   std::vector<ExpectedTensor> take() { return std::move(tensors_); }
 
  private:
-  std::int64_t q_size() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
-  std::int64_t kv_size() const { return std::int64_t{config_.num_kv_heads} * config_.head_dim; }
+  std::int64_t q_size() const { return std::int64_t{config_.num_heads} * kv_sizes(config_, layer_).head_dim; }
+  std::int64_t kv_size() const {
+    const KvSizes sizes = kv_sizes(config_, layer_);
+    return std::int64_t{sizes.num_kv_heads} * sizes.head_dim;
+  }
+  bool makes_kv() const { return kv_layer(config_, layer_) == layer_; }
 
   void vector(const char* name, std::int64_t size) { add(prefix_ + name + ".weight", {size}); }
   void norm(const char* name) {
     vector(name, config_.hidden_size);
     if (config_.norm_bias) add(prefix_ + name + ".bias", {config_.hidden_size});
   }
+  void scale(const char* name, std::int64_t size) { add(fmt::format("{}{}.scale", prefix_, name), {size}); }
   void linear(const char* name, std::int64_t out, std::int64_t in, SplitAxis split, bool bias) {
     add(prefix_ + name + ".weight", {out, in}, split);
     // What sums of parts are added to must be added once.
@@ -69,8 +75,9 @@ class TensorList {
       linear("self_attn.qkv_proj", q_size() + 2 * kv_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
     } else {
       linear("self_attn.q_proj", q_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
-      linear("self_attn.k_proj", kv_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
-      linear("self_attn.v_proj", kv_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
+      if (makes_kv()) linear("self_attn.k_proj", kv_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
+      if (makes_kv() && !has_keys_as_values(config_, layer_))
+        linear("self_attn.v_proj", kv_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
     }
     if (config_.attention_gate)
       linear("self_attn.gate_proj", q_size(), hidden, SplitAxis::kRows, config_.qkv_bias);
@@ -82,8 +89,9 @@ class TensorList {
       add(prefix_ + "self_attn.k_norm.weight", {config_.num_kv_heads, config_.head_dim}, SplitAxis::kRows);
     } else if (config_.qk_norm != QkNorm::kNone) {
       const bool is_each = config_.qk_norm == QkNorm::kEachHead;
-      vector("self_attn.q_norm", is_each ? config_.head_dim : q_size());
-      vector("self_attn.k_norm", is_each ? config_.head_dim : kv_size());
+      const std::int64_t head_dim = kv_sizes(config_, layer_).head_dim;
+      vector("self_attn.q_norm", is_each ? head_dim : q_size());
+      if (makes_kv()) vector("self_attn.k_norm", is_each ? head_dim : kv_size());
     }
     if (config_.attention_sinks) vector("self_attn.sinks", config_.num_heads);
   }
@@ -130,6 +138,13 @@ class TensorList {
     linear("linear_attn.out_proj", hidden, delta.value_columns(), SplitAxis::kNone, false);
   }
 
+  void add_layer_embedding() {
+    const std::int64_t hidden = config_.hidden_size, width = config_.layer_embedding_size;
+    linear("per_layer_input_gate", width, hidden, SplitAxis::kRows, false);
+    linear("per_layer_projection", hidden, width, SplitAxis::kColumns, false);
+    norm("post_per_layer_input_norm");
+  }
+
   void add_mixture() {
     const MixtureConfig& mixture = *config_.mixture;
     const std::int64_t hidden = config_.hidden_size;
@@ -139,6 +154,13 @@ class TensorList {
     experts("gate_proj", width, hidden);
     experts("up_proj", width, hidden);
     experts("down_proj", hidden, width);
+    if (mixture.expert_scales) scale("mlp.experts.down_proj", mixture.num_experts);
+    if (mixture.beside_mlp) {
+      scale("mlp.router", hidden);
+      norm("post_feedforward_layernorm_1");
+      norm("pre_feedforward_layernorm_2");
+      norm("post_feedforward_layernorm_2");
+    }
     if (shared == 0) return;
     linear("mlp.shared_expert.gate_proj", shared, hidden, SplitAxis::kRows, false);
     linear("mlp.shared_expert.up_proj", shared, hidden, SplitAxis::kRows, false);
@@ -147,7 +169,7 @@ class TensorList {
   }
 
   void add_mlp() {
-    const std::int64_t hidden = config_.hidden_size, mlp = config_.intermediate_size;
+    const std::int64_t hidden = config_.hidden_size, mlp = intermediate_size(config_, layer_);
     if (config_.fused_gate_up) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config_.mlp_bias);
     } else {
@@ -159,6 +181,7 @@ class TensorList {
 
   const ModelConfig& config_;
   std::vector<ExpectedTensor> tensors_;
+  int layer_ = 0;
   std::string prefix_;  // of the layer
 };
 
@@ -174,6 +197,12 @@ bool is_of_experts(std::string_view name) { return name.find(".mlp.experts.") !=
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   TensorList list(config);
   list.add("embed_tokens.weight", {config.vocab_size, config.hidden_size}, SplitAxis::kRows);
+  if (const std::int64_t width = config.layer_embedding_size; width > 0) {
+    const std::int64_t all = config.num_layers * width;
+    list.add("embed_tokens_per_layer.weight", {config.vocab_size, all}, SplitAxis::kRows);
+    list.add("per_layer_model_projection.weight", {all, config.hidden_size}, SplitAxis::kRows);
+    list.add("per_layer_projection_norm.weight", {width});
+  }
   for (int layer = 0; layer < config.num_layers; ++layer) list.add_layer(layer);
   list.add("norm.weight", {config.hidden_size});
   if (config.norm_bias) list.add("norm.bias", {config.hidden_size});

@@ -11,6 +11,7 @@
 //
 //   experts.7.gate_proj.weight         a matrix of each expert
 //   experts.gate_up_proj               (experts, 2 width, hidden): rows of gate, then those of up
+//   experts.gate_up_proj.weight        the same of GGUF files of Gemma 4
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
 //   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
@@ -59,6 +60,7 @@ class WeightCollector::ExpertGatherer {
  private:
   void gather_experts() {
     const bool is_gpt_oss = config_.architecture == Architecture::kGptOss;
+    if (config_.architecture == Architecture::kGemma4) rename("gate_up_proj.weight", "gate_up_proj");
     if (find("0.gate_proj.weight") != nullptr) {
       for (const char* name : {"gate_proj", "up_proj", "down_proj"}) gather(name);
     } else if (find("gate_up_proj_blocks") != nullptr && is_gpt_oss) {

@@ -43,7 +43,8 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const GgufFile& file) {
     data.token_types.push_back(static_cast<std::int32_t>(type));
   }
   auto merges = file.texts(gguf_keys::kMerges);
-  if (!merges && data.model == "gpt2") file.fail(gguf_keys::kMerges, "is missing");
+  if (!merges && (data.model == "gpt2" || data.model == "gemma4"))
+    file.fail(gguf_keys::kMerges, "is missing");
   if (merges) data.merges = std::move(*merges);
   const auto token = [&](const char* key) -> std::optional<TokenId> {
     const auto id = file.integer(key);

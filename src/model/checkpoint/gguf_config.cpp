@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -50,6 +51,20 @@ class ArchitectureKeys {
     const auto found = file_.metadata().find(key(name));
     if (found == file_.metadata().end() || found->second.type != GgufType::kArray) return std::nullopt;
     return file_.integers(key(name));
+  }
+
+  /// One for all layers, or one of each.
+  std::vector<std::int64_t> required_list(const char* name, int num_layers) const {
+    const std::string full = key(name);
+    const auto found = file_.metadata().find(full);
+    if (found == file_.metadata().end() || found->second.type != GgufType::kArray)
+      return {required_integer(name)};
+    std::vector<std::int64_t> values = *file_.integers(full);
+    if (values.empty() || values.size() != static_cast<std::size_t>(num_layers)) {
+      file_.fail(full, fmt::format("has {} values; one for each of the {} layers was expected", values.size(),
+                                   num_layers));
+    }
+    return values;
   }
 
   std::int64_t required_integer(const char* name) const {
@@ -103,19 +118,34 @@ std::vector<float> read_rope_divisors(std::span<const GgufPart> parts, const cha
   return {};
 }
 
+/// Divisors of pairs that aren't turned, behind those that are, as their number.
+void count_turned_pairs(RopeConfig& rope) {
+  std::vector<float>& divisors = rope.frequency_divisors;
+  const auto first_still = std::find_if(divisors.begin(), divisors.end(),
+                                        [](float divisor) { return divisor >= kGgufLeastStillDivisor; });
+  const bool all_behind = std::all_of(first_still, divisors.end(),
+                                      [](float divisor) { return divisor >= kGgufLeastStillDivisor; });
+  if (first_still == divisors.begin() || first_still == divisors.end() || !all_behind) return;
+  rope.num_turned_pairs = static_cast<int>(first_still - divisors.begin());
+  std::fill(first_still, divisors.end(), 1.0f);
+  if (std::count(divisors.begin(), divisors.end(), 1.0f) == std::ssize(divisors)) divisors.clear();
+}
+
 RopeConfig read_rope(std::span<const GgufPart> parts, const ArchitectureKeys& keys,
                      const ModelConfig& config) {
   const GgufFile& file = parts.front().file;
   RopeConfig rope;
   rope.pairing = gguf_rope_pairing(config.architecture);
   rope.theta = keys.real(gguf_keys::kRopeBase).value_or(10000.0f);
+  const int head_dim = config.full_attention ? config.full_attention->head_dim : config.head_dim;
   const auto rotary_dim = keys.integer(gguf_keys::kRopeDimension);
-  if (rotary_dim && *rotary_dim != config.head_dim) {
+  if (rotary_dim && *rotary_dim != head_dim) {
     rope.rotary_dim = keys.to_int(gguf_keys::kRopeDimension, *rotary_dim);
     if (rope.rotary_dim == 0)
       file.fail(keys.key(gguf_keys::kRopeDimension), "is 0, expected an even number from 2 on");
   }
   rope.frequency_divisors = read_rope_divisors(parts, kGgufRopeDivisors);
+  if (config.architecture == Architecture::kGemma4) count_turned_pairs(rope);
 
   // Older files have the factor alone, for positions divided by it.
   const std::string_view type = keys.text(gguf_keys::kRopeScaling).value_or("linear");
@@ -205,6 +235,14 @@ void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, Mod
       throw_unsupported(file, "a sliding window in some of the layers only is not supported");
     config.sliding_window = window;
     return;
+  }
+  if (architecture == Architecture::kGemma4) {
+    RopeConfig& rope = config.sliding_rope.emplace();
+    rope.pairing = config.rope.pairing;
+    rope.theta = keys.real(gguf_keys::kSlidingRopeBase).value_or(kGemma3SlidingTheta);
+    if (const auto rotary_dim = keys.integer(gguf_keys::kSlidingRopeDimension);
+        rotary_dim && *rotary_dim != config.head_dim)
+      rope.rotary_dim = keys.to_int(gguf_keys::kSlidingRopeDimension, *rotary_dim);
   }
   if (architecture == Architecture::kGemma3 || (architecture == Architecture::kOlmo2 && window != 0)) {
     RopeConfig& rope = config.sliding_rope.emplace();
@@ -323,6 +361,62 @@ void read_attention_layers(const GgufFile& file, const ArchitectureKeys& keys, M
   config.layer_has_attention.flip();
 }
 
+/// Of heads of layers that see all tokens, the last of which is the last of all, and of those that slide; of
+/// layers that share keys and values, the last ones.
+void read_gemma4_sizes(const ArchitectureKeys& keys, ModelConfig& config) {
+  const auto kv_heads = keys.required_list(gguf_keys::kHeadCountKv, config.num_layers);
+  const auto widths = keys.required_list(gguf_keys::kFeedForwardLength, config.num_layers);
+  config.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv, kv_heads.front());
+  config.head_dim = keys.required_int(gguf_keys::kKeyLengthSliding);
+  FullAttentionConfig& full = config.full_attention.emplace();
+  full.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv, kv_heads.back());
+  full.head_dim = keys.required_int(gguf_keys::kKeyLength);
+  config.num_shared_kv_layers =
+      keys.to_int(gguf_keys::kSharedKvLayers, keys.integer(gguf_keys::kSharedKvLayers).value_or(0));
+  config.intermediate_size = widths.front();
+  if (widths.back() != widths.front()) config.shared_kv_intermediate_size = widths.back();
+  config.layer_embedding_size = keys.integer(gguf_keys::kLayerEmbeddingLength).value_or(0);
+}
+
+/// What follows from which layers slide, which is known by now, and from the tensors.
+void read_gemma4_layers(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
+                        ModelConfig& config) {
+  if (slides(config, config.num_layers - 1))
+    throw_unsupported(file, "a last layer with a sliding window is not supported of this architecture");
+  const auto kv_heads = keys.required_list(gguf_keys::kHeadCountKv, config.num_layers);
+  const auto widths = keys.required_list(gguf_keys::kFeedForwardLength, config.num_layers);
+  // The first layer may see all tokens, too.
+  for (int layer = 0; layer < config.num_layers && kv_heads.size() > 1; ++layer) {
+    if (slides(config, layer)) {
+      config.num_kv_heads = keys.to_int(gguf_keys::kHeadCountKv, kv_heads[static_cast<std::size_t>(layer)]);
+      break;
+    }
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const auto i = static_cast<std::size_t>(layer);
+    if (kv_heads.size() > 1 && kv_heads[i] != kv_sizes(config, layer).num_kv_heads) {
+      throw_unsupported(file,
+                        fmt::format("the metadata key '{}' differs between layers that slide, or between "
+                                    "those that don't",
+                                    keys.key(gguf_keys::kHeadCountKv)));
+    }
+    if (widths.size() > 1 && widths[i] != intermediate_size(config, layer)) {
+      throw_unsupported(file,
+                        fmt::format("the metadata key '{}' differs between layers other than the last "
+                                    "{}, which share keys and values",
+                                    keys.key(gguf_keys::kFeedForwardLength), config.num_shared_kv_layers));
+    }
+    if (kv_layer(config, layer) == layer && !slides(config, layer))
+      config.full_attention->keys_as_values =
+          !weights.contains(fmt::format("layers.{}.self_attn.v_proj.weight", layer));
+  }
+  config.layer_scales = weights.contains("layers.0.layer_scalar.weight");
+  if (config.mixture) {
+    config.mixture->beside_mlp = true;
+    config.mixture->expert_scales = weights.contains("layers.0.mlp.experts.down_proj.scale");
+  }
+}
+
 void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
                 ModelConfig& config) {
   const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
@@ -334,11 +428,12 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
     file.fail(keys.key(gguf_keys::kVocabSize), "is missing, and so is the tensor token_embd.weight");
   }
   config.hidden_size = keys.required_integer(gguf_keys::kEmbeddingLength);
-  config.intermediate_size = keys.required_integer(gguf_keys::kFeedForwardLength);
   config.num_layers =
       keys.required_int(gguf_keys::kBlockCount) -
       keys.to_int(gguf_keys::kNextnPredictLayers, keys.integer(gguf_keys::kNextnPredictLayers).value_or(0));
   config.num_heads = keys.required_int(gguf_keys::kHeadCount);
+  if (config.architecture == Architecture::kGemma4) return read_gemma4_sizes(keys, config);
+  config.intermediate_size = keys.required_integer(gguf_keys::kFeedForwardLength);
   if (config.architecture == Architecture::kDeepSeek) return read_latent_sizes(file, keys, config);
   if (has_short_conv(config.architecture)) {
     read_short_conv(keys, weights, config);
@@ -404,7 +499,7 @@ void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfi
     throw_unsupported(file, "experts that all tokens share are not supported of this architecture");
   }
   if (num_experts == 0) {
-    if (!may_have_experts(config.architecture)) return;
+    if (!may_have_experts(config.architecture) || config.architecture == Architecture::kGemma4) return;
     file.fail(keys.key(gguf_keys::kExpertCount), "is missing");
   }
   if (config.architecture == Architecture::kLlama) config.architecture = Architecture::kMixtral;
@@ -494,6 +589,12 @@ ModelConfig read_gguf_config(std::span<const GgufPart> parts, const WeightCollec
   if (config.latent) read_latent_rope(keys, config);
 
   if (is_gemma(architecture)) read_gemma(keys, config);
+  if (architecture == Architecture::kGemma4) {
+    config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+    config.softmax_scale = 1.0f;
+    if (const float cap = keys.real(gguf_keys::kFinalSoftcap).value_or(0); cap != 0)
+      config.logits_softcap = cap;
+  }
   read_sliding_window(file, keys, config);
   if (architecture == Architecture::kMiniCpm) {
     // The first files say nothing of MiniCPM-2B's.
@@ -525,6 +626,7 @@ ModelConfig read_gguf_config(std::span<const GgufPart> parts, const WeightCollec
   validate(config, file.source());  // before anything as long as a number in the file
   if (config.mixture) read_expert_layers(file, keys, weights, config);
   if (config.gated_delta) read_attention_layers(file, keys, config);
+  if (architecture == Architecture::kGemma4) read_gemma4_layers(file, keys, weights, config);
   if (architecture == Architecture::kGlm4Moe && weights.contains("layers.0.self_attn.q_norm.weight"))
     config.qk_norm = QkNorm::kEachHead;
   if (architecture == Architecture::kSmolLm3)  // which no key says

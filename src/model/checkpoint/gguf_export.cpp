@@ -90,6 +90,8 @@ class Exporter {
     if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3)
       check_gemma();
     if (config_.latent) check_latent();
+    if (config_.architecture == Architecture::kGemma4 && config_.rope.linear)
+      unsupported("a factor of proportional RoPE is nothing that GGUF files of this architecture can say");
     check_sliding_layers();
     check_layers_without_rope();
     check_query_scaling();
@@ -155,7 +157,8 @@ class Exporter {
 
   void check_sliding_layers() const {
     if (config_.sliding_rope) check_sliding_rope();
-    if (!config_.sliding_window) return;
+    // Of which files list the layers.
+    if (!config_.sliding_window || config_.architecture == Architecture::kGemma4) return;
     const std::int64_t interval = gguf_full_interval(config_.architecture);
     if (interval == 0) {
       if (config_.layer_uses_sliding_window.empty()) return;
@@ -204,8 +207,9 @@ class Exporter {
 
   void check_sliding_rope() const {
     const RopeConfig& sliding = *config_.sliding_rope;
-    const float theta =
-        config_.architecture == Architecture::kGemma3 ? kGemma3SlidingTheta : config_.rope.theta;
+    const float theta = config_.architecture == Architecture::kGemma3   ? kGemma3SlidingTheta
+                        : config_.architecture == Architecture::kGemma4 ? sliding.theta  // which files say
+                                                                        : config_.rope.theta;
     if (sliding.theta != theta || sliding.linear || sliding.llama3 || sliding.yarn || sliding.longrope)
       unsupported(
           fmt::format("the RoPE of layers that slide is not a plain one of the base {}, which GGUF files of "
@@ -277,18 +281,23 @@ class Exporter {
     set(gguf_keys::kVocabSize, config_.vocab_size);
     set(gguf_keys::kContextLength, config_.max_seq_len);
     set(gguf_keys::kEmbeddingLength, config_.hidden_size);
-    set(gguf_keys::kFeedForwardLength, config_.intermediate_size);
+    if (config_.architecture != Architecture::kGemma4)
+      set(gguf_keys::kFeedForwardLength, config_.intermediate_size);
     if (config_.mixture) write_mixture(*config_.mixture);
     set(gguf_keys::kBlockCount, config_.num_layers);
     set(gguf_keys::kHeadCount, config_.num_heads);
-    if (config_.short_conv) {
-      write_short_conv(*config_.short_conv);
+    if (config_.architecture == Architecture::kGemma4) {
+      write_gemma4_layers();
     } else {
-      set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
+      if (config_.short_conv) {
+        write_short_conv(*config_.short_conv);
+      } else {
+        set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
+      }
+      set(gguf_keys::kKeyLength, config_.head_dim);
+      set(gguf_keys::kValueLength, config_.latent ? config_.latent->kv_rank : config_.head_dim);
     }
     if (config_.gated_delta) write_gated_delta(*config_.gated_delta);
-    set(gguf_keys::kKeyLength, config_.head_dim);
-    set(gguf_keys::kValueLength, config_.latent ? config_.latent->kv_rank : config_.head_dim);
     if (config_.latent) {
       if (config_.latent->q_rank > 0) set(gguf_keys::kQueryRank, config_.latent->q_rank);
       set(gguf_keys::kKeyValueRank, config_.latent->kv_rank);
@@ -318,15 +327,41 @@ class Exporter {
         config_.architecture == Architecture::kGemma2)
       set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));
     if (config_.sliding_window &&
-        (config_.architecture == Architecture::kOlmo2 || config_.architecture == Architecture::kExaone4))
+        (config_.architecture == Architecture::kOlmo2 || config_.architecture == Architecture::kExaone4 ||
+         config_.architecture == Architecture::kGemma4))
       metadata_.set_bools(key(gguf_keys::kSlidingPattern), sliding_layers());
+  }
+
+  void write_gemma4_layers() {
+    const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
+    std::vector<std::int32_t> kv_heads, widths;
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      kv_heads.push_back(kv_sizes(config_, layer).num_kv_heads);
+      widths.push_back(static_cast<std::int32_t>(intermediate_size(config_, layer)));
+    }
+    metadata_.set_integers(key(gguf_keys::kHeadCountKv), kv_heads);
+    metadata_.set_integers(key(gguf_keys::kFeedForwardLength), widths);
+    const FullAttentionConfig& full = *config_.full_attention;
+    set(gguf_keys::kKeyLength, full.head_dim);
+    set(gguf_keys::kValueLength, full.head_dim);
+    set(gguf_keys::kKeyLengthSliding, config_.head_dim);
+    set(gguf_keys::kValueLengthSliding, config_.head_dim);
+    set(gguf_keys::kSharedKvLayers, config_.num_shared_kv_layers);
+    set(gguf_keys::kLayerEmbeddingLength, config_.layer_embedding_size);
+    metadata_.set_float(key(gguf_keys::kSlidingRopeBase), config_.sliding_rope->theta);
+    set(gguf_keys::kSlidingRopeDimension, config_.head_dim);
+    // Which readers expect even where all pairs are turned.
+    const int num_turned = config_.rope.num_turned_pairs;
+    std::vector<float>& divisors = model_.made[kGgufRopeDivisors];
+    for (int pair = 0; pair < full.head_dim / 2; ++pair)
+      divisors.push_back(num_turned == 0 || pair < num_turned ? 1.0f : kGgufStillDivisor);
   }
 
   void write_rope() {
     const RopeConfig& rope = config_.rope;
+    const int head_dim = config_.full_attention ? config_.full_attention->head_dim : config_.head_dim;
     metadata_.set_float(key(gguf_keys::kRopeBase), rope.theta);
-    metadata_.set_uint32(key(gguf_keys::kRopeDimension),
-                         rope.rotary_dim == 0 ? config_.head_dim : rope.rotary_dim);
+    metadata_.set_uint32(key(gguf_keys::kRopeDimension), rope.rotary_dim == 0 ? head_dim : rope.rotary_dim);
     if (rope.llama3) write_rope_divisors();
     if (rope.linear) {
       metadata_.set_text(key(gguf_keys::kRopeScaling), "linear");
@@ -399,14 +434,16 @@ class Exporter {
       if (merged != json) source += " with tokenizer_config.json";
       json = std::move(merged);
     }
-    const auto [data, is_complete] = gguf_tokenizer_form(json, source, *tokenizer, config_.vocab_size);
+    const bool lists_merges = config_.architecture == Architecture::kGemma4;
+    const auto [data, is_complete] =
+        gguf_tokenizer_form(json, source, *tokenizer, config_.vocab_size, lists_merges);
     if (!is_complete) metadata_.set_text(gguf_keys::kHuggingFaceTokenizer, json);
     metadata_.set_text(gguf_keys::kTokenizerModel, data.model);
     metadata_.set_text(gguf_keys::kTokenizerPre, data.pre);
     metadata_.set_texts(gguf_keys::kTokens, data.tokens);
     metadata_.set_integers(gguf_keys::kTokenTypes, data.token_types);
     if (!data.scores.empty()) metadata_.set_floats(gguf_keys::kScores, data.scores);
-    if (data.model == "gpt2") metadata_.set_texts(gguf_keys::kMerges, data.merges);
+    if (data.model != "llama") metadata_.set_texts(gguf_keys::kMerges, data.merges);
     metadata_.set_bool(gguf_keys::kAddBosToken, *data.add_bos_token);
     metadata_.set_bool(gguf_keys::kAddEosToken, *data.add_eos_token);
     if (data.add_space_prefix) metadata_.set_bool(gguf_keys::kAddSpacePrefix, *data.add_space_prefix);
@@ -457,7 +494,7 @@ class Exporter {
     for (std::size_t i = 0; i < ends.size(); ++i) set_token(kEndKeys[i], ends[i]);
     // What the key says becomes of characters without a token: in byte-level BPE tokenizer.json decides.
     auto unknown = data.unknown_token_id;
-    if (!unknown && data.model == "llama") unknown = special_token("unk_token");
+    if (!unknown && data.model != "gpt2") unknown = special_token("unk_token");
     set_token(gguf_keys::kUnknownToken, unknown);
     set_token(gguf_keys::kPaddingToken, special_token("pad_token"));
   }
@@ -484,8 +521,41 @@ class Exporter {
     return name.find(".k_proj.") != name.npos ? config_.num_kv_heads : 0;
   }
 
+  /// Experts' gate and up as Gemma 4's files have them, where both are of one type: each expert's rows of
+  /// gate and then of up. None of another tensor.
+  std::optional<CheckpointTensor> joined_gate_up(const std::string& name) const {
+    constexpr std::string_view kGate = ".mlp.experts.gate_proj.weight";
+    if (config_.architecture != Architecture::kGemma4 || !name.ends_with(kGate)) return std::nullopt;
+    const CheckpointTensor& gate = model_.checkpoint.tensors.at(name);
+    const CheckpointTensor& up = model_.checkpoint.tensors.at(with_part(name, "gate_proj", "up_proj"));
+    if (gate.dtype != up.dtype) return std::nullopt;
+    CheckpointTensor joined = gate;
+    joined.shape[1] *= 2;
+    joined.size_bytes *= 2;
+    joined.data = nullptr;
+    joined.read_part = [gate, up](std::int64_t expert, std::byte* out) {
+      read_part(gate, static_cast<std::size_t>(expert), out);
+      read_part(up, static_cast<std::size_t>(expert), out + bytes_of_part(gate));
+    };
+    return joined;
+  }
+
+  static std::string with_part(std::string name, std::string_view from, std::string_view to) {
+    return name.replace(name.find(from), from.size(), to);
+  }
+
   void list_tensors() {
     for (const auto& [name, tensor] : model_.checkpoint.tensors) {
+      if (auto joined = joined_gate_up(name)) {
+        GgufTensor& out = model_.tensors.emplace_back();
+        out.name = gguf_tensor_name(with_part(name, "gate_proj", "gate_up_proj"), config_.architecture);
+        out.dtype = joined->dtype;
+        out.source = std::move(*joined);
+        continue;
+      }
+      if (name.ends_with(".mlp.experts.up_proj.weight") &&
+          joined_gate_up(with_part(name, "up_proj", "gate_proj")))
+        continue;
       const bool is_of_values = name.ends_with("linear_attn.norm.weight");
       if (config_.norm_offset != 0 && name.ends_with("norm.weight") && !is_of_values) {
         model_.made[gguf_tensor_name(name, config_.architecture)] = norm_weights(tensor, config_.norm_offset);

@@ -14,10 +14,13 @@ namespace {
 
 using NamePair = std::pair<std::string_view, std::string_view>;  // in GGUF files, in Checkpoint
 
-constexpr std::array<NamePair, 3> kOuter = {{
+constexpr std::array<NamePair, 6> kOuter = {{
     {"token_embd", "embed_tokens"},
     {"output_norm", "norm"},
     {"output", "lm_head"},
+    {"per_layer_token_embd", "embed_tokens_per_layer"},
+    {"per_layer_model_proj", "per_layer_model_projection"},
+    {"per_layer_proj_norm", "per_layer_projection_norm"},
 }};
 constexpr std::array<NamePair, 30> kInner = {{
     {"attn_norm", "input_layernorm"},
@@ -62,6 +65,19 @@ constexpr std::array<NamePair, 1> kGptOssNames = {{
     {"post_attention_norm", "post_attention_layernorm"},
 }};
 constexpr std::array<NamePair, 4> kGlm4 = {{kNormsAfter[0], kNormsAfter[1], kNormsAfter[2], kFusedGateUp[0]}};
+constexpr std::array<NamePair, 11> kGemma4 = {{
+    kNormsAfter[0],
+    kNormsAfter[1],
+    kNormsAfter[2],
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj"},
+    {"inp_gate", "per_layer_input_gate"},
+    {"proj", "per_layer_projection"},
+    {"post_norm", "post_per_layer_input_norm"},
+    {"layer_output_scale", "layer_scalar"},
+}};
 constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_attention_layernorm"}}};
 constexpr std::array<NamePair, 3> kLfm2 = {{
     {"shortconv.in_proj", "short_conv.in_proj"},
@@ -88,7 +104,7 @@ constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 constexpr std::string_view kDecayRate = ".ssm_a", kDecayRateOfLayer = ".linear_attn.decay_rate.weight";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 45> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 46> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -116,6 +132,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 45> kArchitectur
     {"gemma", Architecture::kGemma},
     {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
+    {"gemma4", Architecture::kGemma4},
     {"llama", Architecture::kMistral},
     {"qwen3moe", Architecture::kQwen3Moe},
     {"gpt-oss", Architecture::kGptOss},
@@ -151,6 +168,8 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kGemma2:
     case Architecture::kGemma3:
       return kNormsAfter;
+    case Architecture::kGemma4:
+      return kGemma4;
     case Architecture::kGptOss:
       return kGptOssNames;
     case Architecture::kLfm2:
@@ -265,6 +284,8 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
       return kGemma2FullInterval;
     case Architecture::kGemma3:
       return kGemma3FullInterval;
+    case Architecture::kGemma4:
+      return kGemma4FullInterval;
     case Architecture::kGptOss:
       return kGptOssFullInterval;
     default:

@@ -80,6 +80,8 @@ std::string gguf_tensor_name(std::string_view name, Architecture architecture);
 
 /// Divisors of RoPE's frequencies, (rotary_dim / 2).
 inline constexpr const char* kGgufRopeDivisors = "rope_freqs.weight";
+/// That of pairs that Gemma 4 doesn't turn, and what readers take for one.
+inline constexpr float kGgufStillDivisor = 1e30f, kGgufLeastStillDivisor = 1e20f;
 /// LongRoPE's two lists.
 inline constexpr const char* kGgufLongRopeDivisors = "rope_factors_long.weight";
 inline constexpr const char* kGgufShortRopeDivisors = "rope_factors_short.weight";
@@ -120,6 +122,10 @@ inline constexpr const char* kHeadCount = "attention.head_count";
 inline constexpr const char* kHeadCountKv = "attention.head_count_kv";
 inline constexpr const char* kKeyLength = "attention.key_length";
 inline constexpr const char* kValueLength = "attention.value_length";
+inline constexpr const char* kKeyLengthSliding = "attention.key_length_swa";  ///< of layers that slide
+inline constexpr const char* kValueLengthSliding = "attention.value_length_swa";
+inline constexpr const char* kSharedKvLayers = "attention.shared_kv_layers";
+inline constexpr const char* kLayerEmbeddingLength = "embedding_length_per_layer_input";
 inline constexpr const char* kKeyLengthMla = "attention.key_length_mla";  ///< of a head of queries
 inline constexpr const char* kValueLengthMla = "attention.value_length_mla";
 inline constexpr const char* kQueryRank = "attention.q_lora_rank";
@@ -129,6 +135,7 @@ inline constexpr const char* kLayerNormEpsilon = "attention.layer_norm_epsilon";
 inline constexpr const char* kSlidingWindow = "attention.sliding_window";
 inline constexpr const char* kSlidingPattern = "attention.sliding_window_pattern";
 inline constexpr const char* kSlidingRopeBase = "rope.freq_base_swa";
+inline constexpr const char* kSlidingRopeDimension = "rope.dimension_count_swa";
 inline constexpr const char* kAttentionSoftcap = "attn_logit_softcapping";
 inline constexpr const char* kFinalSoftcap = "final_logit_softcapping";
 inline constexpr const char* kSoftmaxScale = "attention.scale";

@@ -202,6 +202,36 @@ constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_v
           .rope = {.theta = 1000000, .sliding_theta = kGemma3SlidingTheta}};
 }
 
+/// Likewise, of the models with towers for images and sound, and of those without.
+constexpr HfArchitecture gemma4_class(std::string_view class_name, std::string_view model_type,
+                                      bool is_unified) {
+  return {
+      .class_name = class_name,
+      .model_type = model_type,
+      .text_model_type = is_unified ? "gemma4_unified_text" : "gemma4_text",
+      .architecture = Architecture::kGemma4,
+      .vocab_size = 262144,
+      .hidden_size = 2304,
+      .intermediate_size = 9216,
+      .num_kv_heads = 4,
+      .head_dim = 256,
+      .num_layers = 30,
+      .num_heads = 8,
+      .max_seq_len = is_unified ? 262144 : 131072,
+      .bos_token_id = 2,
+      .eos_token_id = 1,
+      .biases = BiasKeys::kAttention,
+      .windows = WindowKeys::kAllBut,
+      .sliding_window = is_unified ? 1024 : 512,
+      .full_interval = kGemma4FullInterval,
+      .tied_embeddings = true,
+      .experts = {.keys = is_unified ? ExpertKeys::kNone : ExpertKeys::kGemma4},
+      .activation_key = "hidden_activation",
+      .activation = "gelu_pytorch_tanh",
+      .has_layer_embeddings = !is_unified,
+      .rope = {.theta = kGemma4Theta, .sliding_theta = kGemma3SlidingTheta, .sliding_theta_key = nullptr}};
+}
+
 constexpr LatentAttentionConfig kDeepSeekLatent = {
     .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
 
@@ -801,6 +831,10 @@ constexpr std::array kArchitectures = {
     with_images(kQwen35Class, "Qwen3_5ForConditionalGeneration", "qwen3_5"),
     qwen35_moe_class(),
     with_images(qwen35_moe_class(), "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
+    gemma4_class("Gemma4ForCausalLM", "gemma4_text", /*is_unified=*/false),
+    gemma4_class("Gemma4ForConditionalGeneration", "gemma4", /*is_unified=*/false),
+    gemma4_class("Gemma4UnifiedForCausalLM", "gemma4_unified_text", /*is_unified=*/true),
+    gemma4_class("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", /*is_unified=*/true),
 };
 
 std::string supported_architectures() {

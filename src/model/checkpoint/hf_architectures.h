@@ -85,6 +85,7 @@ struct HfArchitecture {
       {};                               ///< use_parallel_residual of files that leave it out; none: no key
   const char* head_norm_key = nullptr;  ///< that says whether each head of q and k has a LayerNorm
   bool has_no_rope_layers = false;
+  bool has_layer_embeddings = false;   // Gemma 4's
   bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
   RecurrentKeys recurrent = RecurrentKeys::kNone;
   HfRopeTraits rope = {};

@@ -12,6 +12,7 @@
 #include "core/json_parse.h"
 #include "model/checkpoint/hf_architectures.h"
 #include "model/checkpoint/hf_experts.h"
+#include "model/checkpoint/hf_gemma4.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
 #include "tessera/error.h"
@@ -96,10 +97,18 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
       layers->push_back(slides && layer >= first && !turns);
     }
   }
+  // Whatever a file says of it.
+  if (config.architecture == Architecture::kGemma4) layers->back() = false;
   // Of EXAONE 4 a file without a window is of a model that turns everywhere, of Cohere's nowhere.
   if (defaults.turns_where_it_slides && (slides || config.architecture == Architecture::kCohere2))
     config.layer_uses_rope = *layers;
   if (window) set_sliding_window(config, *window, std::move(*layers));
+}
+
+/// Whether a file is of a mixture of experts.
+bool has_mixture(const JsonFields& fields, const HfExpertTraits& traits) {
+  if (traits.keys == ExpertKeys::kGemma4) return fields.boolean("enable_moe_block").value_or(false);
+  return traits.keys != ExpertKeys::kNone;
 }
 
 /// Gives settings that EXAONE 3's files have under names of their own the usual ones.
@@ -155,6 +164,11 @@ void add_default_rope(Architecture architecture, json& document) {
                 {"rope_theta", 1e6},
                 {"original_max_position_embeddings", 16384},
                 {"llama_4_scaling_beta", 0.1}};
+  } else if (architecture == Architecture::kGemma4) {
+    settings = {
+        {"full_attention",
+         {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", kGemma4Theta}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", kGemma3SlidingTheta}}}};
   } else {
     return;
   }
@@ -378,7 +392,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kGptNeoX) rename_gpt_neox_settings(document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
-  if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())
+  if (const json* field = fields.find("per_layer_config");
+      field != nullptr && !field->empty() && defaults.architecture != Architecture::kGemma4)
     fields.unsupported("per_layer_config", *field, "only equal layers are supported");
   if (defaults.architecture == Architecture::kPhi && fields.boolean("qk_layernorm").value_or(false)) {
     fields.unsupported("qk_layernorm", true, "only models without norms of queries and keys are supported");
@@ -427,6 +442,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     config.head_dim = fields.small_integer("head_dim", defaults.head_dim);
   }
   if (defaults.recurrent != RecurrentKeys::kNone) parse_hf_recurrent(fields, defaults.recurrent, config);
+  if (defaults.architecture == Architecture::kGemma4)
+    parse_hf_gemma4(fields, defaults.has_layer_embeddings, config);
   config.norm_eps = fields.real(defaults.norm_eps_key).value_or(defaults.norm_eps);
   config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
@@ -455,7 +472,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (config.short_conv)
     config.tied_embeddings = fields.boolean("tie_embedding").value_or(config.tied_embeddings);
-  if (defaults.experts.keys != ExpertKeys::kNone)
+  if (has_mixture(fields, defaults.experts))
     config.mixture = parse_hf_mixture(fields, config, defaults.experts);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.has_depth_scales) parse_depth_scales(fields, config);
@@ -469,6 +486,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   } else {
     parse_sliding_window(fields, defaults, config);
   }
+  if (defaults.architecture == Architecture::kGemma4) check_hf_gemma4_layers(fields, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);
   } else {

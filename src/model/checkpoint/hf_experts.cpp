@@ -146,11 +146,12 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
                                               : first_there(fields, {"num_local_experts", "num_experts"});
   const char* const used_key = traits.keys == ExpertKeys::kErnie
                                    ? first_there(fields, {"num_experts_per_tok", "moe_k"})
-                                   : "num_experts_per_tok";
+                               : traits.keys == ExpertKeys::kGemma4 ? "top_k_experts"
+                                                                    : "num_experts_per_tok";
   mixture.num_experts = fields.small_integer(count_key, traits.num_experts);
   mixture.num_experts_per_token = fields.small_integer(used_key, traits.num_experts_per_token);
   mixture.intermediate_size = config.intermediate_size;
-  if (traits.intermediate_size != 0)
+  if (traits.intermediate_size != 0 || traits.keys == ExpertKeys::kGemma4)
     mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(traits.intermediate_size);
   switch (traits.keys) {
     case ExpertKeys::kQwen35:
@@ -188,6 +189,9 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
         fields.unsupported("use_bias", true, "only models without biases are supported of this architecture");
       mixture.score_bias = true;
       mixture.shared_intermediate_size = parse_shared(fields, "moe_num_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kGemma4:
+      mixture.beside_mlp = mixture.expert_scales = true;
       break;
     case ExpertKeys::kMixtral:
     case ExpertKeys::kNone:

@@ -20,6 +20,7 @@ enum class ExpertKeys {
   kDeepSeek2,  ///< likewise, of softmax, without groups
   kQwen35,     ///< all layers, moe_intermediate_size, shared_expert_intermediate_size
   kLfm2,       ///< those from num_dense_layers on, use_expert_bias, norm_topk_prob, routed_scaling_factor
+  kGemma4,     ///< enable_moe_block: all layers, of num_experts, top_k_experts, moe_intermediate_size
   kErnie,      ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
 };
 

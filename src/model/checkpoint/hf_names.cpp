@@ -81,6 +81,14 @@ constexpr std::array<NamePair, 3> kMixtralMatrices = {{
     {".w2.", ".down_proj."},
 }};
 
+constexpr std::array<NamePair, 4> kGemma4 = {{
+    {".layer_scalar", ".layer_scalar.weight"},
+    {".router.proj.", ".mlp.router."},
+    {".router.scale", ".mlp.router.scale"},
+    {".router.per_expert_scale", ".mlp.experts.down_proj.scale"},
+}};
+constexpr std::array<NamePair, 1> kGemma4Experts = {{{".experts.", ".mlp.experts."}}};
+
 // Of Granite 4 without experts, whose MLP is what the others' tokens share.
 constexpr std::array<NamePair, 2> kGranite4 = {{
     {".shared_mlp.input_linear.", ".mlp.gate_up_proj."},
@@ -149,6 +157,14 @@ std::string_view without_prefix(std::string_view name) {
   return name;
 }
 
+/// Of Gemma 4, whose experts lie beside the MLP.
+std::string name_in_gemma4(std::string name) {
+  if (!name.starts_with("layers.")) return name;
+  const bool is_of_experts = name.find(".experts.") != name.npos;
+  name = with_parts_replaced(std::move(name), kGemma4);
+  return is_of_experts ? with_parts_replaced(std::move(name), kGemma4Experts) : name;
+}
+
 }  // namespace
 
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
@@ -158,6 +174,7 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
   if (architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
       architecture == Architecture::kQwen35Moe)
     result = with_parts_replaced(std::move(result), kGatedDelta);
+  if (architecture == Architecture::kGemma4) return name_in_gemma4(std::move(result));
   if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
   if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);

@@ -48,6 +48,22 @@ int rotary_dim(const JsonFields& fields, const JsonFields& scaling, int head_dim
   return traits.partial_factor < 1 ? part(traits.partial_factor) : 0;
 }
 
+/// Some pairs alone are turned, by the frequencies that they have among all of a head's.
+RopeConfig parse_proportional(const JsonFields& scaling, int head_dim, RopeConfig rope) {
+  const double fraction = scaling.number("partial_rotary_factor").value_or(1);
+  const int num_turned =
+      fraction > 0 && fraction <= 1 ? static_cast<int>(std::floor(fraction * head_dim / 2)) : 0;
+  if (num_turned == 0) {
+    const nlohmann::json* const value = scaling.find("partial_rotary_factor");
+    scaling.fail("partial_rotary_factor", value == nullptr ? nlohmann::json(fraction) : *value,
+                 "a part of the heads was expected");
+  }
+  rope.num_turned_pairs = num_turned == head_dim / 2 ? 0 : num_turned;
+  if (const float factor = scaling.real("factor").value_or(1); factor != 1)
+    rope.linear = RopeLinearScaling{.factor = factor};
+  return rope;
+}
+
 /// Of what `scaling` holds and, for some settings, what stands around it.
 RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, const ModelConfig& config,
                           const HfRopeTraits& traits) {
@@ -59,10 +75,10 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
   RopeConfig rope;
   rope.pairing = traits.pairing;
   rope.theta = own_or_outer("rope_theta").value_or(traits.theta);
-  rope.rotary_dim = rotary_dim(fields, scaling, config.head_dim, traits);
-
   const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
   std::string type = scaling.text(type_key).value_or("default");
+  if (type == "proportional") return parse_proportional(scaling, config.head_dim, std::move(rope));
+  rope.rotary_dim = rotary_dim(fields, scaling, config.head_dim, traits);
   if (traits.has_image_positions && type == "mrope") type = "default";
   if (traits.has_ntk_alpha && type == "dynamic") {
     if (const double alpha = scaling.number("alpha").value_or(0); alpha != 0) {
@@ -129,7 +145,7 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
     rope.longrope = std::move(longrope);
   } else if (type != "default") {
     scaling.unsupported(type_key, *scaling.find(type_key),
-                        "supported are default, linear, dynamic, llama3, yarn and longrope");
+                        "supported are default, linear, dynamic, llama3, yarn, longrope and proportional");
   }
   return rope;
 }
@@ -189,7 +205,9 @@ void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const 
   const nlohmann::json sliding =
       settings("sliding_attention", traits.sliding_theta_key, traits.sliding_theta.value_or(traits.theta));
   const std::string where = fields.where() + ": RoPE of ";
-  config.rope = parse_settings(fields, JsonFields(full, where + "full_attention"), config, traits);
+  ModelConfig of_full = config;
+  if (config.full_attention) of_full.head_dim = config.full_attention->head_dim;
+  config.rope = parse_settings(fields, JsonFields(full, where + "full_attention"), of_full, traits);
   config.sliding_rope =
       parse_settings(fields, JsonFields(sliding, where + "sliding_attention"), config, traits);
 }

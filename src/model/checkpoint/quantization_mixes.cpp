@@ -13,7 +13,19 @@ namespace tessera {
 namespace {
 
 /// Where a matrix stands.
-enum class Role { kEmbedding, kHead, kQuery, kKey, kValue, kQkv, kOutput, kGate, kUp, kDown };
+enum class Role {
+  kEmbedding,
+  kLayerEmbedding,
+  kHead,
+  kQuery,
+  kKey,
+  kValue,
+  kQkv,
+  kOutput,
+  kGate,
+  kUp,
+  kDown
+};
 
 struct Place {
   Role role;
@@ -39,19 +51,24 @@ constexpr std::array<Mix, 22> kMixes = {{
 
 Place place_of(std::string_view tensor) {
   if (tensor == "embed_tokens.weight") return {Role::kEmbedding, 0};
+  // What looks up and makes embeddings of layers, of models that have them.
+  if (tensor == "embed_tokens_per_layer.weight") return {Role::kLayerEmbedding, 0};
+  if (tensor == "per_layer_model_projection.weight") return {Role::kUp, 0};
   if (tensor == "lm_head.weight") return {Role::kHead, 0};
   constexpr std::string_view kLayers = "layers.";
-  constexpr std::array<std::pair<std::string_view, Role>, 21> kRoles = {
-      {{".q_proj.weight", Role::kQuery},     {".q_a_proj.weight", Role::kQuery},
-       {".q_b_proj.weight", Role::kQuery},   {".kv_a_proj_with_mqa.weight", Role::kQuery},
-       {".k_b_proj.weight", Role::kQuery},   {".v_b_proj.weight", Role::kQuery},
-       {".qkv_proj.weight", Role::kQkv},     {".z_proj.weight", Role::kQuery},
-       {".b_proj.weight", Role::kQuery},     {".a_proj.weight", Role::kQuery},
-       {".in_proj_ba.weight", Role::kQuery}, {".in_proj_qkvz.weight", Role::kQuery}, {".in_proj.weight", Role::kQuery},
-       {".out_proj.weight", Role::kQuery},   {".gate_up_proj.weight", Role::kUp},
-       {".k_proj.weight", Role::kKey},       {".v_proj.weight", Role::kValue},
-       {".o_proj.weight", Role::kOutput},    {".gate_proj.weight", Role::kGate},
-       {".up_proj.weight", Role::kUp},       {".down_proj.weight", Role::kDown}}};
+  constexpr std::array<std::pair<std::string_view, Role>, 23> kRoles = {
+      {{".q_proj.weight", Role::kQuery},           {".q_a_proj.weight", Role::kQuery},
+       {".q_b_proj.weight", Role::kQuery},         {".kv_a_proj_with_mqa.weight", Role::kQuery},
+       {".k_b_proj.weight", Role::kQuery},         {".v_b_proj.weight", Role::kQuery},
+       {".qkv_proj.weight", Role::kQkv},           {".z_proj.weight", Role::kQuery},
+       {".b_proj.weight", Role::kQuery},           {".a_proj.weight", Role::kQuery},
+       {".in_proj_ba.weight", Role::kQuery},       {".in_proj_qkvz.weight", Role::kQuery},
+       {".in_proj.weight", Role::kQuery},          {".out_proj.weight", Role::kQuery},
+       {".gate_up_proj.weight", Role::kUp},        {".k_proj.weight", Role::kKey},
+       {".v_proj.weight", Role::kValue},           {".o_proj.weight", Role::kOutput},
+       {".gate_proj.weight", Role::kGate},         {".up_proj.weight", Role::kUp},
+       {".down_proj.weight", Role::kDown},         {".per_layer_input_gate.weight", Role::kGate},
+       {".per_layer_projection.weight", Role::kUp}}};
   const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                  [&](const auto& entry) { return tensor.ends_with(entry.first); });
   int layer = 0;
@@ -94,6 +111,8 @@ DType wanted_dtype(const Mix& mix, const Place& place, const ModelConfig& config
     case Role::kEmbedding:
       // Without a head of its own it is the head.
       if (config.tied_embeddings) return wanted_dtype(mix, {Role::kHead, 0}, config);
+      [[fallthrough]];
+    case Role::kLayerEmbedding:
       return is_ternary ? DType::kQ4_K : mix.base;
     case Role::kValue:
       if (name == "q2_k") return is_grouped ? DType::kQ4_K : DType::kQ3_K;

@@ -73,7 +73,10 @@ QuantizedSizes quantize_gguf(const fs::path& in, std::string_view mix, const fs:
   GgufModel model = fs::is_directory(in, ignored) ? gguf_model_of_folder(in) : gguf_model_of_file(in);
   QuantizedSizes sizes;
   for (GgufTensor& tensor : model.tensors) {
-    const std::string known = gguf_checkpoint_name(tensor.name, model.checkpoint.config.architecture);
+    std::string known = gguf_checkpoint_name(tensor.name, model.checkpoint.config.architecture);
+    constexpr std::string_view kGateUp = ".mlp.experts.gate_up_proj.weight";  // two of the checkpoint's
+    if (known.ends_with(kGateUp))
+      known.replace(known.size() - kGateUp.size(), kGateUp.size(), ".mlp.experts.gate_proj.weight");
     const std::vector<std::int64_t>& shape = tensor.source.shape;
     // Those that are parted when they are read are no tensors of the model's.
     const bool is_of_model = model.checkpoint.tensors.contains(known) ||

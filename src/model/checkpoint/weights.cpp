@@ -153,8 +153,17 @@ bool WeightCollector::tie_head() {
          a.shape == b.shape && std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
 }
 
+void WeightCollector::drop_shared_kv(const ModelConfig& config) {
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (kv_layer(config, layer) == layer) continue;
+    for (const char* name : {"k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias", "k_norm.weight"})
+      tensors_.erase(fmt::format("layers.{}.self_attn.{}", layer, name));
+  }
+}
+
 void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source) {
   const ModelConfig& config = checkpoint.config;
+  drop_shared_kv(config);
   for (const auto& [name, shape, split] : expected_tensors(config)) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {

@@ -64,6 +64,9 @@ class WeightCollector {
   void move_to(Checkpoint& checkpoint, const std::string& source);
 
  private:
+  /// Drops the tensors that layers which share keys and values have all the same in files.
+  void drop_shared_kv(const ModelConfig& config);
+
   /// Makes gate_proj and up_proj of an MLP's gate_up_proj, if it has that.
   void cut_gate_up(const std::string& mlp);
 

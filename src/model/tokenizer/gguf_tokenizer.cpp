@@ -49,7 +49,7 @@ class Reader {
     if (id == data_.bos_token_id || id == data_.eos_token_id) return PieceType::kControl;
     const std::string& text = data_.tokens[i];
     const bool is_byte = text.size() == 6 && text.starts_with("<0x") && text.ends_with('>');
-    return is_byte && data_.model == "llama" ? PieceType::kByte : PieceType::kNormal;
+    return is_byte && data_.model != "gpt2" ? PieceType::kByte : PieceType::kNormal;
   }
 
   /// Whether the entry only fills a vocabulary up to the model's: no text has this token.
@@ -158,6 +158,39 @@ std::shared_ptr<const Tokenizer> make_sentencepiece(const GgufTokenizerData& dat
   return make_sentencepiece_tokenizer(std::move(parts));
 }
 
+/// Gemma 4's: merges of characters, spaces as symbols, nothing split but runs of line ends from the rest.
+std::shared_ptr<const Tokenizer> make_character_bpe(const GgufTokenizerData& data, const Reader& reader,
+                                                    const std::string& source) {
+  PipelineParts parts;
+  Vocabulary vocabulary;
+  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (reader.is_padding(i)) continue;
+    vocabulary.set(id, data.tokens[i]);
+    const PieceType type = reader.type(i);
+    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
+    if ((!special && type != PieceType::kUserDefined) || data.tokens[i].empty()) continue;
+    reader.check_length(i, AddedTokenMatcher::kLongestContent);
+    parts.added_tokens.push_back({.content = data.tokens[i], .id = id, .special = special});
+  }
+  const std::string space(unicode::kSpaceSymbol);
+  parts.normalizer = Normalizer({replace_step(literal_matcher(" "), space)});
+  parts.pre_tokenizer.steps.push_back(
+      split_step(regex_matcher(Regex(R"([^\n]+|[\n]+)", source)), SplitBehavior::kIsolated, false));
+  const std::vector<BpeMerge> merges = read_merges(data, vocabulary, reader);
+  parts.model = std::make_unique<const BpeModel>(
+      std::move(vocabulary), merges,
+      BpeOptions{.unknown_id = data.unknown_token_id, .fuse_unknown = true, .byte_fallback = true});
+  parts.source = source;
+  parts.prefix = reader.around("bos_token_id", data.add_bos_token, true, data.bos_token_id);
+  parts.suffix = reader.around("eos_token_id", data.add_eos_token, false, data.eos_token_id);
+  parts.decoder.steps.push_back(metaspace_token_step(space, /*drop_first=*/false));
+  parts.decoder.byte_fallback = true;
+  parts.decode_added_tokens = false;
+  parts.bos_token_id = data.bos_token_id;
+  return make_pipeline_tokenizer(std::move(parts));
+}
+
 }  // namespace
 }  // namespace tokenizers
 
@@ -165,12 +198,13 @@ std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufTokenizerData& da
                                                      const std::string& source) {
   using namespace tokenizers;
   const Reader reader(data, source);
-  if (data.model == "gpt2" || data.model == "llama") reader.check();
+  if (data.model == "gpt2" || data.model == "llama" || data.model == "gemma4") reader.check();
   if (data.model == "gpt2") return make_byte_level(data, reader, source);
   if (data.model == "llama") return make_sentencepiece(data, reader, source);
+  if (data.model == "gemma4") return make_character_bpe(data, reader, source);
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: tokenizer.ggml.model is \"{}\"; supported are \"gpt2\" (byte-level BPE) and "
-                          "\"llama\" (SentencePiece)",
+              fmt::format("{}: tokenizer.ggml.model is \"{}\"; supported are \"gpt2\" (byte-level BPE), "
+                          "\"llama\" (SentencePiece) and \"gemma4\" (BPE of characters)",
                           source, printable(data.model)));
 }
 

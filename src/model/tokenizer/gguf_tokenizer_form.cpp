@@ -40,12 +40,13 @@ std::vector<JsonField> steps_of(const JsonField& root, const char* name, const c
 class FormWriter {
  public:
   FormWriter(const JsonField& root, TokenizerLists& lists, const Tokenizer& tokenizer,
-             std::int64_t vocab_size)
+             std::int64_t vocab_size, bool lists_merges)
       : root_(root),
         model_(root.at("model")),
         lists_(lists),
         tokenizer_(tokenizer),
         vocab_size_(vocab_size),
+        lists_merges_(lists_merges),
         normalizers_(steps_of(root, "normalizer", "normalizers")),
         pre_tokenizers_(steps_of(root, "pre_tokenizer", "pretokenizers")) {}
 
@@ -53,7 +54,7 @@ class FormWriter {
     const bool is_byte_level = std::any_of(pre_tokenizers_.begin(), pre_tokenizers_.end(),
                                            [](const JsonField& step) { return step.type() == "ByteLevel"; });
     form_.is_complete = true;
-    data_.model = is_byte_level ? "gpt2" : "llama";
+    data_.model = is_byte_level ? "gpt2" : lists_merges_ ? "gemma4" : "llama";
     if (const auto unknown = model_.find("unk_token"))
       data_.unknown_token_id = tokenizer_.find_token(unknown->string());
     read_added_tokens();
@@ -111,7 +112,7 @@ class FormWriter {
   }
 
   PieceType type_of(TokenId id) const {
-    const bool is_pieces = data_.model == "llama";
+    const bool is_pieces = data_.model != "gpt2";
     if (is_pieces && id == data_.unknown_token_id) return PieceType::kUnknown;
     const auto added = added_.find(id);
     if (added != added_.end()) return added->second.special ? PieceType::kControl : PieceType::kUserDefined;
@@ -139,6 +140,10 @@ class FormWriter {
                         "file can say",
                         option));
     data_.pre = pre_tokenizer_name();
+    list_merges();
+  }
+
+  void list_merges() {
     const TextList& parts = lists_.merge_parts();
     for (std::size_t i = 0; i < parts.size() / 2; ++i) {
       const std::string_view left = parts[2 * i], right = parts[2 * i + 1];
@@ -201,9 +206,15 @@ class FormWriter {
     for (int byte = 0; byte < 256; ++byte)
       if (const std::string token = fmt::format("<0x{:02X}>", byte); !tokenizer_.find_token(token))
         model_.unsupported(fmt::format("the token {} is missing, which \"byte_fallback\" needs", token));
-    data_.pre = "default";
+    data_.pre = lists_merges_ ? "gemma4" : "default";
     data_.add_space_prefix = read_spaces();
-    write_scores();
+    if (lists_merges_) {
+      if (*data_.add_space_prefix)
+        model_.unsupported("a space before texts is nothing that a GGUF file of a list of merges can say");
+      list_merges();
+    } else {
+      write_scores();
+    }
     for (const auto& [id, token] : added_) {
       // SentencePiece finds these once spaces are symbols, and puts a space before the whole text only.
       const bool is_found_alike = token.content.find(kSpaceSymbol) == std::string::npos;
@@ -373,6 +384,7 @@ class FormWriter {
   TokenizerLists& lists_;
   const Tokenizer& tokenizer_;
   const std::int64_t vocab_size_;
+  const bool lists_merges_;
   const std::vector<JsonField> normalizers_, pre_tokenizers_;
   std::map<TokenId, AddedToken> added_;
   GgufTokenizerForm form_;
@@ -385,12 +397,13 @@ class FormWriter {
 std::string gguf_padding_token(TokenId id) { return fmt::format("[PAD{}]", id); }
 
 GgufTokenizerForm gguf_tokenizer_form(std::string_view json, const std::string& source,
-                                      const Tokenizer& tokenizer, std::int64_t vocab_size) {
+                                      const Tokenizer& tokenizer, std::int64_t vocab_size,
+                                      bool lists_merges) {
   using namespace tokenizers;
   TokenizerLists lists(source);
   const nlohmann::json document = parse_tokenizer_document(json, source, lists);
   const JsonField root(document, "", source);
-  return FormWriter(root, lists, tokenizer, vocab_size).write();
+  return FormWriter(root, lists, tokenizer, vocab_size, lists_merges).write();
 }
 
 }  // namespace tessera

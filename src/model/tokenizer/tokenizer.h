@@ -135,7 +135,10 @@ struct GgufTokenizerForm {
 /// `vocab_size` tokens. Throws Error{kUnsupported} naming what such metadata can't say: another pre-tokenizer
 /// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's that
 /// nobody added.
+/// lists_merges: of a model with byte fallback its merges are listed, as Gemma 4's files have them, and are
+/// not taken for an order of pieces.
 GgufTokenizerForm gguf_tokenizer_form(std::string_view json, const std::string& source,
-                                      const Tokenizer& tokenizer, std::int64_t vocab_size);
+                                      const Tokenizer& tokenizer, std::int64_t vocab_size,
+                                      bool lists_merges = false);
 
 }  // namespace tessera

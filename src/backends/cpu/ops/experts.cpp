@@ -87,7 +87,10 @@ void route_row(const RouteExpertsArguments& a, std::int64_t row, const float* lo
     sum += weights[slot];
   }
   const float divisor = !a.normalized ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
-  for (int slot = 0; slot < r.num_slots; ++slot) weights[slot] = weights[slot] / divisor * a.weight_scale;
+  for (int slot = 0; slot < r.num_slots; ++slot) {
+    weights[slot] = weights[slot] / divisor * a.weight_scale;
+    if (a.expert_scales != nullptr) weights[slot] *= a.expert_scales[experts[slot]];
+  }
 }
 
 /// Counting sort, which keeps the order of slots of one expert.

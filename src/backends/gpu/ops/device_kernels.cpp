@@ -269,6 +269,7 @@ void DeviceKernels::route_experts(const RouteExpertsArguments& a, Stream stream)
   p.routing = routing_params(a.routing, a.logits.rows);
   p.rows = a.logits.rows;
   p.score_bias = a.score_bias;
+  p.expert_scales = a.expert_scales;
   p.normalized = a.normalized ? 1 : 0;
   p.is_sigmoid = a.scoring == ExpertScoring::kSigmoid ? 1 : 0;
   p.by_scores = chooses_by_logits(a) ? 0 : 1;

@@ -84,8 +84,9 @@ void route_experts(const RouteExpertsArguments& a) {
       const std::int32_t expert = order[static_cast<std::size_t>(slot)];
       const double score = scores[static_cast<std::size_t>(expert)];
       r.experts[row * num_slots + slot] = expert;
+      const double scale = a.expert_scales == nullptr ? 1 : static_cast<double>(a.expert_scales[expert]);
       r.weights[row * num_slots + slot] =
-          static_cast<float>(double{a.weight_scale} * (a.normalized ? score / sum : score));
+          static_cast<float>(double{a.weight_scale} * scale * (a.normalized ? score / sum : score));
     }
   }
   const auto slots = static_cast<std::size_t>(a.logits.rows * num_slots);

@@ -114,7 +114,8 @@ TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* key
   const float divisor = p.normalized == 0 ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
   for (int slot = lane; slot < r.num_slots; slot += kWarpSize) {
     const float part = slot == lane ? own : weights[slot];
-    weights[slot] = part / divisor * p.weight_scale;
+    const float weight = part / divisor * p.weight_scale;
+    weights[slot] = p.expert_scales == nullptr ? weight : weight * p.expert_scales[experts[slot]];
   }
   sync_warp();
 }

@@ -176,7 +176,8 @@ struct RouteExpertsParams {
   RowsArgument logits;  // (rows, num_experts)
   RoutingParams routing;
   int64 rows;
-  const float* score_bias;  // (num_experts); may be null
+  const float* score_bias;     // (num_experts); may be null
+  const float* expert_scales;  // likewise
   int normalized;
   int is_sigmoid;
   int by_scores;  // experts are chosen by scores, not by logits
