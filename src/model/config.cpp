@@ -184,6 +184,12 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "dots1";
     case Architecture::kDeepSeek:
       return "deepseek";
+    case Architecture::kMiniMaxM2:
+      return "minimax_m2";
+    case Architecture::kExaoneMoe:
+      return "exaone_moe";
+    case Architecture::kHunYuanMoe:
+      return "hunyuan_v1_moe";
     case Architecture::kStarcoder2:
       return "starcoder2";
     case Architecture::kPhi:
@@ -212,6 +218,9 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kErnie45Moe:
     case Architecture::kDots1:
     case Architecture::kDeepSeek:
+    case Architecture::kMiniMaxM2:
+    case Architecture::kExaoneMoe:
+    case Architecture::kHunYuanMoe:
       return true;
     default:
       return false;
@@ -225,9 +234,11 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen3:
     case Architecture::kQwen3Moe:
     case Architecture::kDots1:
+    case Architecture::kExaoneMoe:
       config.qk_norm = QkNorm::kEachHead;
       break;
     case Architecture::kHunYuanDense:
+    case Architecture::kHunYuanMoe:
       config.qk_norm = QkNorm::kEachHead;
       config.qk_norm_after_rope = true;
       break;
@@ -252,6 +263,7 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norms_after = true;
       break;
     case Architecture::kOlmoe:
+    case Architecture::kMiniMaxM2:
       config.qk_norm = QkNorm::kAllHeads;
       break;
     case Architecture::kExaone4:

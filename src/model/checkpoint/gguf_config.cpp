@@ -175,7 +175,11 @@ std::vector<bool> read_sliding_layers(const GgufFile& file, const ArchitectureKe
   const auto found = file.metadata().find(key);
   if (found != file.metadata().end() && found->second.type == GgufType::kArray) {
     std::vector<bool> list = *file.booleans(key);
-    if (list.size() != static_cast<std::size_t>(config.num_layers)) {
+    const auto num_layers = static_cast<std::size_t>(config.num_layers);
+    // Some have those of the layers that guess more tokens, too.
+    if (list.size() == static_cast<std::size_t>(keys.required_int(gguf_keys::kBlockCount)))
+      list.resize(num_layers);
+    if (list.size() != num_layers) {
       file.fail(key, fmt::format("has {} values; one for each of the {} layers was expected", list.size(),
                                  config.num_layers));
     }
@@ -211,7 +215,8 @@ void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, Mod
   if (window == 0) return;
   validate(config, file.source());  // before anything as long as a number in the file
   std::vector<bool> layers = read_sliding_layers(file, keys, config);
-  if (architecture == Architecture::kExaone4 || architecture == Architecture::kCohere2)
+  if (architecture == Architecture::kExaone4 || architecture == Architecture::kExaoneMoe ||
+      architecture == Architecture::kCohere2)
     config.layer_uses_rope = layers;
   set_sliding_window(config, window, std::move(layers));
 }

@@ -66,7 +66,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 40> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 43> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -105,6 +105,9 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 40> kArchitectur
     {"ernie4_5-moe", Architecture::kErnie45Moe},
     {"dots1", Architecture::kDots1},
     {"deepseek2", Architecture::kDeepSeek},
+    {"minimax-m2", Architecture::kMiniMaxM2},
+    {"exaone-moe", Architecture::kExaoneMoe},
+    {"hunyuan-moe", Architecture::kHunYuanMoe},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -219,6 +222,7 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
     case Architecture::kOlmo2:
       return kOlmo3FullInterval;
     case Architecture::kExaone4:
+    case Architecture::kExaoneMoe:
       return kExaone4FullInterval;
     case Architecture::kCohere2:
       return kCohere2FullInterval;
@@ -246,6 +250,11 @@ GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept {
           .has_shared_count = true, .has_shared_size = true, .has_dense_layers = true, .has_interval = true};
     case Architecture::kDeepSeek:
       return {.normalized = false, .has_shared_count = true, .has_dense_layers = true, .has_scores = true};
+    case Architecture::kHunYuanMoe:
+      return {.has_shared_count = true, .has_shared_size = true};
+    case Architecture::kMiniMaxM2:
+      return {.scoring = ExpertScoring::kSigmoid, .has_scores = true};
+    case Architecture::kExaoneMoe:
     case Architecture::kGlm4Moe:
     case Architecture::kDots1:
       return {.normalized = false,

@@ -205,6 +205,29 @@ constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_v
 constexpr LatentAttentionConfig kDeepSeekLatent = {
     .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
 
+/// K-EXAONE, whose published files have another spelling of the class than transformers.
+constexpr HfArchitecture exaone_moe_class(std::string_view class_name) {
+  return {.class_name = class_name,
+          .model_type = "exaone_moe",
+          .architecture = Architecture::kExaoneMoe,
+          .vocab_size = 102400,
+          .intermediate_size = 16384,
+          .num_kv_heads = 32,
+          .norm_eps = 1e-5f,
+          .eos_token_id = 53,
+          .windows = WindowKeys::kPattern,
+          .full_interval = kExaone4FullInterval,
+          .experts = {.keys = ExpertKeys::kExaone,
+                      .num_experts = 64,
+                      .num_experts_per_token = 8,
+                      .intermediate_size = 1024,
+                      .num_shared_experts = 1,
+                      .num_dense_layers = 1,
+                      .weight_scale = 2.5f,
+                      .normalized = true},
+          .turns_where_it_slides = true};
+}
+
 /// Without an expert that all tokens share, or with one.
 constexpr HfArchitecture granite_moe_class(std::string_view class_name, std::string_view model_type,
                                            ExpertKeys keys) {
@@ -552,6 +575,31 @@ constexpr std::array kArchitectures = {
                    .biases = BiasKeys::kAttention,
                    .windows = WindowKeys::kFromLayer,
                    .experts = {.keys = ExpertKeys::kGlm, .intermediate_size = 1408}},
+    HfArchitecture{.class_name = "MiniMaxM2ForCausalLM",
+                   .model_type = "minimax_m2",
+                   .architecture = Architecture::kMiniMaxM2,
+                   .vocab_size = 200064,
+                   .hidden_size = 3072,
+                   .intermediate_size = 1536,
+                   .num_kv_heads = 8,
+                   .head_dim = kMiniMaxM2HeadDim,
+                   .num_layers = 62,
+                   .num_heads = 48,
+                   .max_seq_len = 196608,
+                   .bos_token_id = 200034,
+                   .eos_token_id = 200020,
+                   .experts = {.keys = ExpertKeys::kMiniMax, .num_experts = 256, .num_experts_per_token = 8},
+                   .rope = {.theta = 5000000, .partial = true}},
+    exaone_moe_class("ExaoneMoeForCausalLM"),
+    exaone_moe_class("ExaoneMoEForCausalLM"),
+    HfArchitecture{.class_name = "HunYuanMoEV1ForCausalLM",
+                   .model_type = "hunyuan_v1_moe",
+                   .architecture = Architecture::kHunYuanMoe,
+                   .vocab_size = 290943,
+                   .norm_eps = 1e-5f,
+                   .biases = BiasKeys::kAttention,
+                   .experts = {.keys = ExpertKeys::kHunYuan, .num_experts = 1, .num_experts_per_token = 1},
+                   .rope = {.has_ntk_alpha = true}},
     HfArchitecture{.class_name = "SeedOssForCausalLM",
                    .model_type = "seed_oss",
                    .architecture = Architecture::kSeedOss,

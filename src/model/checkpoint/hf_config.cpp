@@ -139,6 +139,17 @@ void rename_gpt_neox_settings(json& document) {
   }
 }
 
+/// How much of each head RoPE turns, which MiniMax-M2's files have as a number of elements.
+void rename_minimax_settings(const JsonFields& fields, json& document) {
+  if (fields.find("rotary_dim") == nullptr || document.contains("partial_rotary_factor")) return;
+  const std::int64_t head_dim = fields.integer("head_dim").value_or(kMiniMaxM2HeadDim);
+  const std::int64_t rotary_dim = *fields.integer("rotary_dim");
+  if (rotary_dim < 1 || rotary_dim > head_dim)
+    fields.fail("rotary_dim", document["rotary_dim"],
+                fmt::format("1 to {}, head_dim, was expected", head_dim));
+  document["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
+}
+
 /// What some classes take for RoPE's settings of a file that has none.
 void add_default_rope(Architecture architecture, json& document) {
   json settings;
@@ -376,6 +387,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
   if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
   if (defaults.architecture == Architecture::kGptNeoX) rename_gpt_neox_settings(document);
+  if (defaults.architecture == Architecture::kMiniMaxM2)
+    rename_minimax_settings(JsonFields(document, source), document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())

@@ -82,6 +82,7 @@ std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& conf
     case ExpertKeys::kErnie:
       return parse_interval(fields, config, traits);
     case ExpertKeys::kGlm:
+    case ExpertKeys::kExaone:
     case ExpertKeys::kDeepSeek2: {
       if (fields.find("mlp_layer_types") != nullptr) return parse_layer_list(fields, config);
       const std::int64_t dense = fields.integer("first_k_dense_replace").value_or(traits.num_dense_layers);
@@ -99,6 +100,20 @@ const char* first_there(const JsonFields& fields, std::initializer_list<const ch
   for (const char* key : keys)
     if (fields.find(key) != nullptr) return key;
   return *(keys.end() - 1);
+}
+
+/// A number that some files give for each layer; here all layers are alike.
+int parse_layer_number(const JsonFields& fields, const char* key, int absent) {
+  const json* const values = fields.find(key);
+  if (values == nullptr || !values->is_array()) return fields.small_integer(key, absent);
+  std::int64_t number = 0;
+  for (const json& value : *values) {
+    number = fields.as_integer(key, value);
+    if (value != values->front()) fields.unsupported(key, *values, "only equal layers are supported");
+  }
+  if (values->empty() || number < 0 || number > kMostExperts)
+    fields.fail(key, *values, fmt::format("numbers from 0 to {} were expected", kMostExperts));
+  return static_cast<int>(number);
 }
 
 /// Experts that are scored each for itself, in groups, with numbers that keep them equally busy.
@@ -142,11 +157,12 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       : traits.keys == ExpertKeys::kDeepSeek2 ? first_there(fields, {"num_experts", "n_routed_experts"})
       : traits.keys == ExpertKeys::kErnie     ? first_there(fields, {"num_experts", "moe_num_experts"})
                                               : first_there(fields, {"num_local_experts", "num_experts"});
-  const char* const used_key = traits.keys == ExpertKeys::kErnie
-                                   ? first_there(fields, {"num_experts_per_tok", "moe_k"})
-                                   : "num_experts_per_tok";
-  mixture.num_experts = fields.small_integer(count_key, traits.num_experts);
-  mixture.num_experts_per_token = fields.small_integer(used_key, traits.num_experts_per_token);
+  const char* const used_key =
+      traits.keys == ExpertKeys::kErnie     ? first_there(fields, {"num_experts_per_tok", "moe_k"})
+      : traits.keys == ExpertKeys::kHunYuan ? first_there(fields, {"moe_topk", "num_experts_per_tok"})
+                                            : "num_experts_per_tok";
+  mixture.num_experts = parse_layer_number(fields, count_key, traits.num_experts);
+  mixture.num_experts_per_token = parse_layer_number(fields, used_key, traits.num_experts_per_token);
   mixture.intermediate_size = config.intermediate_size;
   if (traits.intermediate_size != 0)
     mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(traits.intermediate_size);
@@ -170,6 +186,17 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
     case ExpertKeys::kGlm:
       parse_scores(fields, traits, mixture);
       mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kExaone:
+      parse_scores(fields, traits, mixture);
+      mixture.shared_intermediate_size = parse_shared(fields, "num_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kMiniMax:
+      mixture.scoring = ExpertScoring::kSigmoid;
+      mixture.score_bias = true;
+      break;
+    case ExpertKeys::kHunYuan:
+      mixture.shared_intermediate_size = config.intermediate_size;
       break;
     case ExpertKeys::kDeepSeek2:
       parse_greedy(fields, traits, mixture);

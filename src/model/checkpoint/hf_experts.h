@@ -18,6 +18,9 @@ enum class ExpertKeys {
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
   kDeepSeek2,  ///< likewise, of softmax, without groups
+  kMiniMax,    ///< as kMixtral, of sigmoid scores with a bias each
+  kExaone,     ///< as kGlm, num_experts, num_shared_experts
+  kHunYuan,    ///< as kMixtral, moe_topk, a shared expert as wide as the others
   kErnie,      ///< moe_layer_start_index, moe_num_experts, moe_k, moe_num_shared_experts
 };
 
