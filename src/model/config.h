@@ -78,6 +78,7 @@ struct MixtureConfig {
   bool score_bias = false;  ///< numbers that scores are added to where experts are picked
   int num_groups = 1;       ///< of experts, of which a token's experts come from
   int num_groups_per_token = 1;
+  int num_experts_of_group = 2;               ///< whose scores together are a group's: 1 or 2
   std::int64_t shared_intermediate_size = 0;  ///< width of the expert that all tokens share; 0: there is none
   bool shared_gate = false;                   ///< what it gives is multiplied by a sigmoid of its own
   bool router_bias = false;

@@ -141,6 +141,7 @@ struct Choice {
   ExpertScoring scoring;
   bool has_bias;
   int num_groups, num_groups_used;
+  int num_experts_of_group = 2;
 };
 
 // Sums of scores and biases that are equal but for rounding may be ranked either way: a slot's expert has to
@@ -151,7 +152,8 @@ TEST_P(OpsExperts, RowsGoToTheBestScores) {
   const std::vector<Choice> choices = {{ExpertScoring::kSigmoid, false, 1, 1},
                                        {ExpertScoring::kSoftmax, true, 1, 1},
                                        {ExpertScoring::kSigmoid, true, 4, 2},
-                                       {ExpertScoring::kSoftmax, false, 2, 1}};
+                                       {ExpertScoring::kSoftmax, false, 2, 1},
+                                       {ExpertScoring::kSoftmax, false, 4, 2, 1}};
   for (const auto& [rows, num_experts, slots] : some_if_sanitized(shapes)) {
     const Values bias_f64 =
         rounded(random_values(static_cast<std::size_t>(num_experts), 4, 0.2), DType::kF32);
@@ -169,6 +171,7 @@ TEST_P(OpsExperts, RowsGoToTheBestScores) {
         a.score_bias = choice.has_bias ? bias.data() : nullptr;
         a.num_groups = choice.num_groups;
         a.num_groups_used = choice.num_groups_used;
+        a.num_experts_of_group = choice.num_experts_of_group;
         a.weight_scale = 2.5f;
         reference->route_experts(a, {});
         a.routing = routing.view();

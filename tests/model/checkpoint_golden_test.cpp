@@ -116,6 +116,7 @@ constexpr Digest kDigests[] = {
     {"mixtral", 23, 0x45b140919e695931},
     {"qwen3_moe", 27, 0x3840c788e8484120},
     {"deepseek_v2", 29, 0xbef5e83b3e5a0df0},
+    {"deepseek_v2_groups", 29, 0xf14f2c1d3c3f8bab},
     {"deepseek_v3", 34, 0x00083fcc571405de},
     {"minimax_m2", 29, 0x98e6747f3d8e0803},
     {"gguf_minimax_m2_q8_0", 29, 0xe0cb73021881b8f9},

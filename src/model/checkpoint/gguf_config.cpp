@@ -328,6 +328,8 @@ void read_scores(const GgufFile& file, const ArchitectureKeys& keys, const GgufM
   };
   mixture.num_groups = count(gguf_keys::kExpertGroupCount);
   mixture.num_groups_per_token = count(gguf_keys::kExpertGroupUsedCount);
+  // DeepSeek V2's are as good as their best expert, V3's, of sigmoid scores, as two together.
+  if (traits.has_scores && mixture.scoring == ExpertScoring::kSoftmax) mixture.num_experts_of_group = 1;
 }
 
 /// Numbers alone: which layers have experts depends on how many there are.

@@ -126,11 +126,17 @@ void parse_scores(const JsonFields& fields, const HfExpertTraits& traits, Mixtur
   mixture.num_groups_per_token = fields.small_integer("topk_group", traits.num_groups_per_token);
 }
 
-/// Of DeepSeek V2, whose groups would be as good as their best expert.
+/// Of DeepSeek V2, whose groups are as good as their best expert.
 void parse_greedy(const JsonFields& fields, const HfExpertTraits& traits, MixtureConfig& mixture) {
-  if (fields.text("topk_method").value_or("greedy") != "greedy")
-    fields.unsupported("topk_method", *fields.find("topk_method"),
-                       "only greedy is supported of this architecture");
+  const std::string method = fields.text("topk_method").value_or("greedy");
+  mixture.num_experts_of_group = 1;
+  if (method == "group_limited_greedy") {
+    mixture.num_groups = fields.small_integer("n_group", traits.num_groups);
+    mixture.num_groups_per_token = fields.small_integer("topk_group", traits.num_groups_per_token);
+  } else if (method != "greedy") {
+    fields.unsupported("topk_method", method,
+                       "greedy and group_limited_greedy are supported of this architecture");
+  }
   if (fields.boolean("norm_topk_prob").value_or(false))
     fields.unsupported("norm_topk_prob", true, "only false is supported of this architecture");
   mixture.normalized = false;

@@ -17,7 +17,7 @@ enum class ExpertKeys {
   kQwen,       ///< decoder_sparse_step, mlp_only_layers, moe_intermediate_size, norm_topk_prob
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
-  kDeepSeek2,  ///< likewise, of softmax, without groups
+  kDeepSeek2,  ///< likewise, of softmax, with topk_method
   kMiniMax,    ///< as kMixtral, of sigmoid scores with a bias each
   kExaone,     ///< as kGlm, num_experts, num_shared_experts
   kHunYuan,    ///< as kMixtral, moe_topk, a shared expert as wide as the others
