@@ -167,6 +167,7 @@ struct ModelConfig {
   bool gated_mlp = true;                 ///< activation(gate) times up; else activation(up)
   bool fused_qkv = false;                ///< q, k and v are one tensor in checkpoints
   bool fused_gate_up = false;            ///< and so are gate and up
+  bool transposed_experts = false;       ///< folders have experts' matrices with a column for each output
   std::optional<MixtureConfig> mixture;  ///< none: no layer has experts
   std::vector<bool> layer_has_experts;   ///< (num_layers); empty: all do, if there is a mixture
   bool attention_sinks = false;          ///< a logit for each head that takes part in softmax

@@ -114,6 +114,7 @@ constexpr Digest kDigests[] = {
     {"gpt_oss", 41, 0xcbc51c16f7f6696c},
     {"gpt_oss_mxfp4", 40, 0x090768cc3f2442be},
     {"mixtral", 23, 0x45b140919e695931},
+    {"qwen3_vl_moe", 27, 0x3840c788e8484120},
     {"qwen3_moe", 27, 0x3840c788e8484120},
     {"deepseek_v2", 29, 0xbef5e83b3e5a0df0},
     {"deepseek_v2_groups", 29, 0xf14f2c1d3c3f8bab},

@@ -304,6 +304,29 @@ TEST(HfExperts, ReadsAnErnie45Moe) {
              "moe_layer_interval is 0; a positive number was expected");
 }
 
+TEST(HfExperts, ReadsTheTextOfAQwen3VlMoe) {
+  const json base = {{"architectures", {"Qwen3VLMoeForConditionalGeneration"}},
+                     {"text_config", {{"model_type", "qwen3_vl_moe_text"}, {"num_hidden_layers", 4}}}};
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kQwen3Moe);
+  EXPECT_EQ(c.hidden_size, 2048);
+  EXPECT_EQ(c.num_kv_heads, 16);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_TRUE(c.transposed_experts);
+  const MixtureConfig expected = {.num_experts = 60, .num_experts_per_token = 4, .intermediate_size = 1408};
+  EXPECT_EQ(c.mixture, expected);
+  const auto text = [&](const json& fields) {
+    return parse(with(base, {{"text_config", with(base["text_config"], fields)}}));
+  };
+  EXPECT_TRUE(text({{"norm_topk_prob", false}}).mixture->normalized) << "which the class doesn't read";
+  EXPECT_EQ(text({{"mlp_only_layers", {1}}}).layer_has_experts, (std::vector<bool>{true, false, true, true}));
+  // The whole model says whether the output head is its own.
+  json tied = with(base, {{"tie_word_embeddings", false}});
+  tied["text_config"]["tie_word_embeddings"] = true;
+  EXPECT_FALSE(parse(tied).tied_embeddings);
+  EXPECT_TRUE(text({{"tie_word_embeddings", true}}).tied_embeddings);
+}
+
 TEST(HfExperts, ReadsAMiniMaxM2) {
   const json base = minimal("MiniMaxM2ForCausalLM");
   const ModelConfig c = parse(base);

@@ -66,7 +66,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 43> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 44> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -110,6 +110,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 43> kArchitectur
     {"hunyuan-moe", Architecture::kHunYuanMoe},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
+    {"qwen3vlmoe", Architecture::kQwen3Moe},
 }};
 
 std::span<const NamePair> own_names(Architecture architecture) {

@@ -304,6 +304,25 @@ constexpr std::array kArchitectures = {
                                .num_experts = 128,
                                .num_experts_per_token = 8,
                                .intermediate_size = 768}},
+    HfArchitecture{.class_name = "Qwen3VLMoeForConditionalGeneration",
+                   .model_type = "qwen3_vl_moe",
+                   .text_model_type = "qwen3_vl_moe_text",
+                   .architecture = Architecture::kQwen3Moe,
+                   .vocab_size = 151936,
+                   .hidden_size = 2048,
+                   .intermediate_size = 5632,
+                   .num_kv_heads = 16,
+                   .num_layers = 24,
+                   .num_heads = 16,
+                   .max_seq_len = 128000,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kAttention,
+                   .experts = {.keys = ExpertKeys::kQwenVl,
+                               .num_experts = 60,
+                               .num_experts_per_token = 4,
+                               .intermediate_size = 1408},
+                   .rope = {.theta = 500000, .has_image_positions = true}},
     HfArchitecture{.class_name = "Qwen2MoeForCausalLM",
                    .model_type = "qwen2_moe",
                    .architecture = Architecture::kQwen2Moe,
@@ -805,7 +824,9 @@ HfDocument parse_hf_document(std::string_view config_json, const std::string& so
   const HfArchitecture& architecture = find_hf_architecture(JsonFields(document, source));
   if (const auto text = document.find("text_config");
       architecture.text_model_type != nullptr && text != document.end()) {
-    const nlohmann::json part = *text;
+    nlohmann::json part = *text;
+    // Which is the whole model's to say: the part for text has no output head.
+    if (document.contains("tie_word_embeddings") && part.is_object()) part.erase("tie_word_embeddings");
     document.update(part);
   }
   return {std::move(document), architecture};

@@ -466,6 +466,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (defaults.experts.keys != ExpertKeys::kNone)
     config.mixture = parse_hf_mixture(fields, config, defaults.experts);
+  config.transposed_experts = defaults.experts.keys == ExpertKeys::kQwenVl;
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.has_depth_scales) parse_depth_scales(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);

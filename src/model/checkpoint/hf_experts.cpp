@@ -77,6 +77,7 @@ std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& conf
                                const HfExpertTraits& traits) {
   switch (traits.keys) {
     case ExpertKeys::kQwen:
+    case ExpertKeys::kQwenVl:
     case ExpertKeys::kQwen2:
       return parse_sparse_layers(fields, config);
     case ExpertKeys::kErnie:
@@ -214,6 +215,7 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       mixture.score_bias = true;
       mixture.shared_intermediate_size = parse_shared(fields, "moe_num_shared_experts", traits, mixture);
       break;
+    case ExpertKeys::kQwenVl:
     case ExpertKeys::kMixtral:
     case ExpertKeys::kNone:
       break;

@@ -15,6 +15,7 @@ enum class ExpertKeys {
   kGptOss,     ///< as kMixtral, with biases
   kGranite,    ///< as kMixtral, and shared_intermediate_size
   kQwen,       ///< decoder_sparse_step, mlp_only_layers, moe_intermediate_size, norm_topk_prob
+  kQwenVl,     ///< likewise, always as if norm_topk_prob were set, outputs in columns
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
   kDeepSeek2,  ///< likewise, of softmax, with topk_method
