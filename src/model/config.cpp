@@ -138,6 +138,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kMiniCpm:
       return "minicpm";
+    case Architecture::kOlmo:
+      return "olmo";
     case Architecture::kOlmo2:
       return "olmo2";
     case Architecture::kExaone:
@@ -256,6 +258,10 @@ ModelConfig architecture_config(Architecture architecture) {
       [[fallthrough]];
     case Architecture::kGlm:
       config.fused_gate_up = true;
+      break;
+    case Architecture::kOlmo:
+      config.norm = NormKind::kLayer;
+      config.norm_weights = false;
       break;
     case Architecture::kOlmo2:
       config.qk_norm = QkNorm::kAllHeads;

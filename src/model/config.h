@@ -22,6 +22,7 @@ enum class Architecture {
   kSmolLm3,
   kGranite,
   kMiniCpm,
+  kOlmo,
   kOlmo2,
   kExaone,
   kExaone4,
@@ -155,8 +156,9 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool norm_bias = false;  ///< of all norms but those of heads
-  bool head_bias = false;  ///< of the output head
+  bool norm_bias = false;    ///< of all norms but those of heads
+  bool norm_weights = true;  ///< likewise; without them they are as if all were 1
+  bool head_bias = false;    ///< of the output head
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norm_after_rope = false;       ///< of each head; else before
   float norm_offset = 0;                 ///< what is added to weights of norms as the checkpoint has them

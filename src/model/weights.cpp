@@ -67,9 +67,15 @@ class Loader {
     Weight* bias = nullptr;
   };
 
-  /// A norm's weights, with what the configuration adds to them. None of one that it doesn't call for.
+  /// A norm's weights, with what the configuration adds to them. None of one of heads that it doesn't call
+  /// for.
   Weight norm(const std::string& name, std::vector<std::vector<float>>& made) {
-    const float offset = checkpoint_.config.norm_offset;
+    const ModelConfig& config = checkpoint_.config;
+    if (!config.norm_weights && name.find(".self_attn.") == name.npos) {
+      const HostWeight ones = {.rows = 1, .columns = config.hidden_size, .name = name};
+      return vector(ones, std::vector<float>(static_cast<std::size_t>(config.hidden_size), 1.0f), made);
+    }
+    const float offset = config.norm_offset;
     return offset == 0 ? weight(name) : floats(name, offset, made);
   }
 

@@ -63,6 +63,8 @@ constexpr Digest kDigests[] = {
     {"granite", 21, 0x77c529f479a4c7dd},
     {"granite4", 21, 0x508e0d17330a0808},
     {"olmo2", 25, 0x2073602343ca2748},
+    {"gguf_olmo_q8_0", 16, 0x3d4cf5f7ca1b5dc3},
+    {"olmo", 16, 0x2e19da86bd431741},
     {"smollm3", 66, 0x9fc9bfb19cfc86e3},
     {"gemma3", 80, 0x5742c1a4f4c65160},
     {"gguf_gemma3_q8_0", 80, 0xf69b33eb558f82d7},

@@ -24,7 +24,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       tensors.push_back({prefix + name + ".weight", {size}});
     };
     const auto norm = [&](const char* name) {
-      vector(name, hidden);
+      if (config.norm_weights) vector(name, hidden);
       if (config.norm_bias) tensors.push_back({prefix + name + ".bias", {hidden}});
     };
     const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, SplitAxis split, bool bias) {
@@ -107,7 +107,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     }
     linear("mlp.down_proj", hidden, mlp, SplitAxis::kColumns, config.mlp_bias);
   }
-  tensors.push_back({"norm.weight", {hidden}});
+  if (config.norm_weights) tensors.push_back({"norm.weight", {hidden}});
   if (config.norm_bias) tensors.push_back({"norm.bias", {hidden}});
   if (!config.tied_embeddings) {
     tensors.push_back({"lm_head.weight", {config.vocab_size, hidden}, SplitAxis::kRows});

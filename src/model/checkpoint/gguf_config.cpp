@@ -229,6 +229,10 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
     throw_unsupported(file, "attention to later tokens, too, is not supported");
   }
+  if (keys.real(gguf_keys::kClampQkv).value_or(0) > 0) {
+    throw_unsupported(file, fmt::format("{} is set; only queries, keys and values of any size are supported",
+                                        keys.key(gguf_keys::kClampQkv)));
+  }
 }
 
 /// Of heads that go through latents. Files of old converters say of them what they come to instead.

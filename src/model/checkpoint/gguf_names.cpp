@@ -66,7 +66,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 44> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 45> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -75,6 +75,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 44> kArchitectur
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"minicpm", Architecture::kMiniCpm},
+    {"olmo", Architecture::kOlmo},
     {"olmo2", Architecture::kOlmo2},
     {"exaone", Architecture::kExaone},
     {"exaone4", Architecture::kExaone4},
@@ -212,6 +213,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kCohere:
     case Architecture::kCohere2:
     case Architecture::kArcee:
+    case Architecture::kOlmo:
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;

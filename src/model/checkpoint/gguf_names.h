@@ -122,6 +122,8 @@ inline constexpr const char* kSlidingPattern = "attention.sliding_window_pattern
 inline constexpr const char* kSlidingRopeBase = "rope.freq_base_swa";
 inline constexpr const char* kAttentionSoftcap = "attn_logit_softcapping";
 inline constexpr const char* kFinalSoftcap = "final_logit_softcapping";
+/// OLMo's clip_qkv.
+inline constexpr const char* kClampQkv = "attention.clamp_kqv";
 inline constexpr const char* kSoftmaxScale = "attention.scale";
 inline constexpr const char* kEmbeddingScale = "embedding_scale";
 inline constexpr const char* kResidualScale = "residual_scale";

@@ -396,7 +396,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kPhi && fields.boolean("qk_layernorm").value_or(false)) {
     fields.unsupported("qk_layernorm", true, "only models without norms of queries and keys are supported");
   }
-  if (defaults.architecture == Architecture::kOlmoe && fields.real("clip_qkv"))
+  const bool may_clip =
+      defaults.architecture == Architecture::kOlmoe || defaults.architecture == Architecture::kOlmo;
+  if (may_clip && fields.real("clip_qkv"))
     fields.unsupported("clip_qkv", document["clip_qkv"],
                        "only queries, keys and values of any size are supported");
   // Which layers slide depends on transformers' version, and no published model has any.
