@@ -174,6 +174,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "gpt_oss";
     case Architecture::kOlmoe:
       return "olmoe";
+    case Architecture::kFlexOlmo:
+      return "flex_olmo";
     case Architecture::kGraniteMoe:
       return "granitemoe";
     case Architecture::kQwen2Moe:
@@ -214,6 +216,7 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kMixtral:
     case Architecture::kGptOss:
     case Architecture::kOlmoe:
+    case Architecture::kFlexOlmo:
     case Architecture::kGraniteMoe:
     case Architecture::kQwen2Moe:
     case Architecture::kGlm4Moe:
@@ -264,6 +267,7 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norm_weights = false;
       break;
     case Architecture::kOlmo2:
+    case Architecture::kFlexOlmo:
       config.qk_norm = QkNorm::kAllHeads;
       config.norms_before = false;
       config.norms_after = true;

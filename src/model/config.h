@@ -40,6 +40,7 @@ enum class Architecture {
   kMixtral,
   kGptOss,
   kOlmoe,
+  kFlexOlmo,
   kGraniteMoe,
   kQwen2Moe,
   kGlm4Moe,

@@ -141,6 +141,7 @@ constexpr Digest kDigests[] = {
     {"glm4_moe", 36, 0x9f3c4d2e9b0150f4},
     {"granitemoe", 23, 0x840d0fa026cc6ba1},
     {"granitemoeshared", 29, 0x736e934876ca43b7},
+    {"flex_olmo", 27, 0x6dfb295c68055000},
     {"olmoe", 27, 0x399fdee5899ff55b},
     {"qwen2_moe", 37, 0x576f92f52f1564d3},
     {"qwen3_fp8", 24, 0xb27e31cf7c4563c6},

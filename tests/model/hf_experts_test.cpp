@@ -304,6 +304,19 @@ TEST(HfExperts, ReadsAnErnie45Moe) {
              "moe_layer_interval is 0; a positive number was expected");
 }
 
+TEST(HfExperts, ReadsAFlexOlmo) {
+  const ModelConfig c = parse(minimal("FlexOlmoForCausalLM"));
+  EXPECT_EQ(c.architecture, Architecture::kFlexOlmo);
+  EXPECT_EQ(c.vocab_size, 100352);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+  EXPECT_TRUE(c.norms_after && !c.norms_before);
+  const MixtureConfig expected = {
+      .num_experts = 7, .num_experts_per_token = 5, .intermediate_size = 11008, .normalized = false};
+  EXPECT_EQ(c.mixture, expected);
+}
+
 TEST(HfExperts, ReadsTheTextOfAQwen3VlMoe) {
   const json base = {{"architectures", {"Qwen3VLMoeForConditionalGeneration"}},
                      {"text_config", {{"model_type", "qwen3_vl_moe_text"}, {"num_hidden_layers", 4}}}};

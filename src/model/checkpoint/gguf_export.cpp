@@ -81,6 +81,9 @@ class Exporter {
   std::string key(const char* name) const { return fmt::format("{}.{}", architecture_, name); }
 
   void check() const {
+    if (architecture_.empty())
+      unsupported(fmt::format("GGUF files have no name for the architecture {}; run the folder as it is",
+                              architecture_name(config_.architecture)));
     if (const Activation usual = architecture_config(config_.architecture).activation;
         config_.activation != usual) {
       unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",

@@ -192,7 +192,7 @@ std::string gguf_architecture_names() {
 std::string_view gguf_architecture_name(Architecture architecture) noexcept {
   const auto found = std::find_if(kArchitectureNames.begin(), kArchitectureNames.end(),
                                   [&](const auto& entry) { return entry.second == architecture; });
-  return found->first;
+  return found == kArchitectureNames.end() ? std::string_view() : found->first;
 }
 
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept {

@@ -17,7 +17,7 @@ std::optional<Architecture> gguf_architecture(std::string_view name) noexcept;
 /// All such names, for messages.
 std::string gguf_architecture_names();
 
-/// What GGUF files call an architecture; Mistral's files are llama's.
+/// What GGUF files call an architecture; Mistral's files are llama's. Empty: there are none of it.
 std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 
 /// Which elements RoPE pairs in GGUF files of an architecture. Where it is kInterleaved and a folder's
