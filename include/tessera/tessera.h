@@ -602,6 +602,10 @@ typedef struct tessera_model_info {
   /* What programs with the header's second version lack. */
   tessera_dtype kv_dtype;
   int32_t reserved;
+
+  /* What programs with the header's third version lack. How a folder stores matrices as codes and scales,
+   * "fp8", "gptq, 4 bits", which are widened when it is loaded; "": it doesn't. */
+  const char* quantization;
 } tessera_model_info;
 
 /* Opens a Hugging Face folder or a .gguf file, UTF-8. options: may be null. To be freed by

@@ -382,6 +382,7 @@ class model_info(ctypes.Structure):
         ("has_chat_template", c_int32),
         ("kv_dtype", c_int32),
         ("reserved", c_int32),
+        ("quantization", c_char_p),
     ]
 
 

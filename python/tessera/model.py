@@ -45,7 +45,8 @@ class ModelInfo(NamedTuple):
     """Sizes are in elements, tokens or bytes as their names say; dtypes by name; device such as "cuda:0".
 
     weight_bytes: of all weights as stored; decode_bytes: of those that one decode step reads, all but an untied embedding
-    table. max_seq_len: tokens that a sequence may take here. kv_dtype: of the KV cache.
+    table. max_seq_len: tokens that a sequence may take here. kv_dtype: of the KV cache. quantization: how
+    a folder stores matrices as codes and scales, "fp8", "gptq, 4 bits", which are widened when it is loaded; "": it doesn't.
     """
 
     architecture: str
@@ -68,6 +69,7 @@ class ModelInfo(NamedTuple):
     has_tokenizer: bool
     has_chat_template: bool
     kv_dtype: str
+    quantization: str
 
 
 class ChatMessage(NamedTuple):

@@ -159,6 +159,7 @@ tessera_status tessera_model_get_info(const tessera_model* model, tessera_model_
     out.has_tokenizer = m.has_tokenizer ? 1 : 0;
     out.has_chat_template = m.has_chat_template ? 1 : 0;
     out.kv_dtype = c_dtype(m.kv_dtype);
+    out.quantization = m.quantization.c_str();
     write_struct(info, out, "info");
   });
 }

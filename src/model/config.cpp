@@ -198,6 +198,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kMiniCpm:
       return "minicpm";
+    case Architecture::kOlmo:
+      return "olmo";
     case Architecture::kOlmo2:
       return "olmo2";
     case Architecture::kExaone:
@@ -234,6 +236,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "gpt_oss";
     case Architecture::kOlmoe:
       return "olmoe";
+    case Architecture::kFlexOlmo:
+      return "flex_olmo";
     case Architecture::kGraniteMoe:
       return "granitemoe";
     case Architecture::kQwen2Moe:
@@ -246,6 +250,12 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "dots1";
     case Architecture::kDeepSeek:
       return "deepseek";
+    case Architecture::kMiniMaxM2:
+      return "minimax_m2";
+    case Architecture::kExaoneMoe:
+      return "exaone_moe";
+    case Architecture::kHunYuanMoe:
+      return "hunyuan_v1_moe";
     case Architecture::kStarcoder2:
       return "starcoder2";
     case Architecture::kPhi:
@@ -278,6 +288,7 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kMixtral:
     case Architecture::kGptOss:
     case Architecture::kOlmoe:
+    case Architecture::kFlexOlmo:
     case Architecture::kGraniteMoe:
     case Architecture::kQwen2Moe:
     case Architecture::kGlm4Moe:
@@ -288,6 +299,9 @@ bool may_have_experts(Architecture architecture) noexcept {
     case Architecture::kQwen3Next:
     case Architecture::kQwen35Moe:
     case Architecture::kGemma4:
+    case Architecture::kMiniMaxM2:
+    case Architecture::kExaoneMoe:
+    case Architecture::kHunYuanMoe:
       return true;
     default:
       return false;
@@ -303,6 +317,7 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kDots1:
     case Architecture::kLfm2:
     case Architecture::kLfm2Moe:
+    case Architecture::kExaoneMoe:
       config.qk_norm = QkNorm::kEachHead;
       break;
     case Architecture::kQwen3Next:
@@ -312,6 +327,7 @@ ModelConfig architecture_config(Architecture architecture) {
       config.attention_gate = true;
       break;
     case Architecture::kHunYuanDense:
+    case Architecture::kHunYuanMoe:
       config.qk_norm = QkNorm::kEachHead;
       config.qk_norm_after_rope = true;
       break;
@@ -330,12 +346,18 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kGlm:
       config.fused_gate_up = true;
       break;
+    case Architecture::kOlmo:
+      config.norm = NormKind::kLayer;
+      config.norm_weights = false;
+      break;
     case Architecture::kOlmo2:
+    case Architecture::kFlexOlmo:
       config.qk_norm = QkNorm::kAllHeads;
       config.norms_before = false;
       config.norms_after = true;
       break;
     case Architecture::kOlmoe:
+    case Architecture::kMiniMaxM2:
       config.qk_norm = QkNorm::kAllHeads;
       break;
     case Architecture::kExaone4:

@@ -22,6 +22,7 @@ enum class Architecture {
   kSmolLm3,
   kGranite,
   kMiniCpm,
+  kOlmo,
   kOlmo2,
   kExaone,
   kExaone4,
@@ -40,12 +41,16 @@ enum class Architecture {
   kMixtral,
   kGptOss,
   kOlmoe,
+  kFlexOlmo,
   kGraniteMoe,
   kQwen2Moe,
   kGlm4Moe,
   kErnie45Moe,
   kDots1,
   kDeepSeek,
+  kMiniMaxM2,
+  kExaoneMoe,
+  kHunYuanMoe,
   kStarcoder2,
   kPhi,
   kGptNeoX,
@@ -81,6 +86,7 @@ struct MixtureConfig {
   bool score_bias = false;  ///< numbers that scores are added to where experts are picked
   int num_groups = 1;       ///< of experts, of which a token's experts come from
   int num_groups_per_token = 1;
+  int num_experts_of_group = 2;               ///< whose scores together are a group's: 1 or 2
   std::int64_t shared_intermediate_size = 0;  ///< width of the expert that all tokens share; 0: there is none
   bool shared_gate = false;                   ///< what it gives is multiplied by a sigmoid of its own
   bool router_bias = false;
@@ -203,8 +209,9 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool norm_bias = false;  ///< of all norms but those of heads
-  bool head_bias = false;  ///< of the output head
+  bool norm_bias = false;    ///< of all norms but those of heads
+  bool norm_weights = true;  ///< likewise; without them they are as if all were 1
+  bool head_bias = false;    ///< of the output head
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norm_after_rope = false;       ///< of each head; else before
   bool v_norm = false;                   ///< RMSNorm of each head of values, without weights
@@ -216,6 +223,7 @@ struct ModelConfig {
   bool gated_mlp = true;                 ///< activation(gate) times up; else activation(up)
   bool fused_qkv = false;                ///< q, k and v are one tensor in checkpoints
   bool fused_gate_up = false;            ///< and so are gate and up
+  bool transposed_experts = false;       ///< folders have experts' matrices with a column for each output
   std::optional<MixtureConfig> mixture;  ///< none: no layer has experts
   std::vector<bool> layer_has_experts;   ///< (num_layers); empty: all do, if there is a mixture
   bool attention_sinks = false;          ///< a logit for each head that takes part in softmax

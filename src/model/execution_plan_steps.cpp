@@ -555,6 +555,7 @@ RouteExpertsArguments ExecutionPlan::routing_arguments(const StepShape& shape, i
       static_cast<const float*>(weights_.layers[static_cast<std::size_t>(layer)].score_bias.data);
   arguments.num_groups = mixture.num_groups;
   arguments.num_groups_used = mixture.num_groups_per_token;
+  arguments.num_experts_of_group = mixture.num_experts_of_group;
   arguments.weight_scale = mixture.weight_scale;
   arguments.expert_scales =
       static_cast<const float*>(weights_.layers[static_cast<std::size_t>(layer)].expert_scales.data);

@@ -68,10 +68,15 @@ class Loader {
     Weight* bias = nullptr;
   };
 
-  /// A norm's weights, with what the configuration adds to them, times `factor`. None of one that it doesn't
-  /// call for.
+  /// A norm's weights, with what the configuration adds to them, times `factor`. None of one of heads that it
+  /// doesn't call for.
   Weight norm(const std::string& name, std::vector<std::vector<float>>& made, float factor = 1) {
-    const float offset = checkpoint_.config.norm_offset;
+    const ModelConfig& config = checkpoint_.config;
+    if (!config.norm_weights && name.find(".self_attn.") == name.npos) {
+      const HostWeight ones = {.rows = 1, .columns = config.hidden_size, .name = name};
+      return vector(ones, std::vector<float>(static_cast<std::size_t>(config.hidden_size), factor), made);
+    }
+    const float offset = config.norm_offset;
     return offset == 0 && factor == 1 ? weight(name) : floats(name, offset, made, factor);
   }
 

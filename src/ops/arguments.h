@@ -240,7 +240,8 @@ enum class ExpertScoring {
 /// Fills routing with the num_slots best experts of each row, the lower expert first among equals: those of
 /// the largest scores + score_bias, of which a NaN counts as -inf. With several groups, which have experts
 /// that follow one another, only those of the num_groups_used best count, a group being as good as its two
-/// best experts together.  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
+/// best experts together (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.1.2) or as its best
+/// (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.2.2).
 ///
 /// Weights are the scores, without the bias, times weight_scale and the expert's own scale; normalized: first
 /// divided by their sum over the row's slots, or by 1e-20 if it is less.
@@ -254,6 +255,7 @@ struct RouteExpertsArguments {
   int num_groups_used = 1;            ///< with num_slots experts at least
   float weight_scale = 1;
   const float* expert_scales = nullptr;  ///< (num_experts), in the device's memory; null: all are 1
+  int num_experts_of_group = 2;          ///< whose scores together are a group's: 1 or 2
 };
 inline constexpr float kLeastSumOfScores = 1e-20f;
 

@@ -420,6 +420,8 @@ void validate(const RouteExpertsArguments& a, ActivationDTypes allowed) {
                            a.routing.num_experts));
   check.at_least("num_groups_used", a.num_groups_used, 1);
   check.at_least("num_groups", a.num_groups, a.num_groups_used, "num_groups_used");
+  if (a.num_experts_of_group != 1 && a.num_experts_of_group != 2)
+    check.fail(fmt::format("num_experts_of_group is {}; expected 1 or 2", a.num_experts_of_group));
   check.at_least("the number of experts in the groups used",
                  a.routing.num_experts / a.num_groups * a.num_groups_used, a.routing.num_slots,
                  "routing.num_slots");

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/model.h"
@@ -91,6 +93,30 @@ TEST_F(CModel, InfoTokensAndLogitsAreThoseOfCpp) {
     ASSERT_EQ(tessera_model_logits(c_model, ids.data(), ids.size(), all, &logits), TESSERA_OK);
     EXPECT_EQ(std::vector<float>(logits.data, logits.data + logits.size), model.logits(ids, all));
     tessera_floats_free(&logits);
+  }
+}
+
+TEST(CModelInfo, SaysHowAFolderIsQuantised) {
+  for (const auto& [folder, quantization] :
+       {std::pair("llama_gptq", "gptq, 4 bits"), std::pair("llama3", "")}) {
+    SCOPED_TRACE(folder);
+    const std::string path = std::string(TESSERA_FIXTURES) + "/models/" + folder;
+    tessera_model* model = nullptr;
+    ASSERT_EQ(tessera_model_load(path.c_str(), nullptr, &model), TESSERA_OK) << tessera_last_error();
+    tessera_model_info info{};
+    info.struct_size = sizeof(info);
+    EXPECT_EQ(tessera_model_get_info(model, &info), TESSERA_OK);
+    EXPECT_STREQ(info.quantization, quantization);
+    // A program with the header's third version, in whose struct it isn't.
+    tessera_model_info third{};
+    third.struct_size = offsetof(tessera_model_info, quantization);
+    const char* const behind = "behind";
+    third.quantization = behind;
+    EXPECT_EQ(tessera_model_get_info(model, &third), TESSERA_OK);
+    EXPECT_EQ(third.quantization, behind);
+    EXPECT_EQ(third.kv_dtype, info.kv_dtype);
+    EXPECT_EQ(third.struct_size, offsetof(tessera_model_info, quantization));
+    tessera_model_free(model);
   }
 }
 

@@ -143,6 +143,7 @@ struct Choice {
   ExpertScoring scoring;
   bool has_bias;
   int num_groups, num_groups_used;
+  int num_experts_of_group = 2;
   bool has_scales = false;
 };
 
@@ -152,9 +153,10 @@ TEST_P(OpsExperts, RowsGoToTheBestScores) {
   const std::vector<std::tuple<std::int64_t, int, int>> shapes = {
       {3, 4, 2}, {1, 8, 3}, {70, 8, 4}, {2, 64, 6}, {300, 64, 6}, {2, 256, 8}, {40, 256, 8}, {5, 2048, 12}};
   const std::vector<Choice> choices = {
-      {ExpertScoring::kSigmoid, false, 1, 1},      {ExpertScoring::kSoftmax, true, 1, 1},
-      {ExpertScoring::kSigmoid, true, 4, 2},       {ExpertScoring::kSoftmax, false, 2, 1},
-      {ExpertScoring::kSigmoid, true, 1, 1, true}, {ExpertScoring::kSoftmax, false, 1, 1, true}};
+      {ExpertScoring::kSigmoid, false, 1, 1},         {ExpertScoring::kSoftmax, true, 1, 1},
+      {ExpertScoring::kSigmoid, true, 4, 2},          {ExpertScoring::kSoftmax, false, 2, 1},
+      {ExpertScoring::kSoftmax, false, 4, 2, 1},      {ExpertScoring::kSigmoid, true, 1, 1, 2, true},
+      {ExpertScoring::kSoftmax, false, 1, 1, 2, true}};
   for (const auto& [rows, num_experts, slots] : some_if_sanitized(shapes)) {
     const Values bias_f64 =
         rounded(random_values(static_cast<std::size_t>(num_experts), 4, 0.2), DType::kF32);
@@ -175,6 +177,7 @@ TEST_P(OpsExperts, RowsGoToTheBestScores) {
         a.expert_scales = choice.has_scales ? scales.data() : nullptr;
         a.num_groups = choice.num_groups;
         a.num_groups_used = choice.num_groups_used;
+        a.num_experts_of_group = choice.num_experts_of_group;
         a.weight_scale = 2.5f;
         reference->route_experts(a, {});
         a.routing = routing.view();

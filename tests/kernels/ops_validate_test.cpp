@@ -239,6 +239,13 @@ TEST_P(OpsBackends, ShapesThatDoNotFitAreRejected) {
   expect_rejected(route(2, 0, 1), "num_groups_used is 0; expected at least 1");
   expect_rejected(route(2, 3, 1), "num_groups is 2; expected at least 3, num_groups_used");
   expect_rejected(route(4, 1, 1), "in the groups used is 1; expected at least 2, routing.num_slots");
+  expect_rejected(
+      [&] {
+        RouteExpertsArguments a{x, routing, true, ExpertScoring::kSoftmax, nullptr, 2, 1};
+        a.num_experts_of_group = 3;
+        backend->route_experts(a, {});
+      },
+      "num_experts_of_group is 3; expected 1 or 2");
   expect_rejected(route(1, 1, std::numeric_limits<float>::infinity()), "weight_scale is inf");
   routing.num_experts = 1;
   expect_rejected(

@@ -31,10 +31,14 @@ using nlohmann::json;
 
 const fs::path kModels = fs::path(TESSERA_FIXTURES) / "models";
 
-/// Those of the golden models that are folders.
+/// Whose architecture GGUF files don't know.
+constexpr const char* kWithoutGguf = "flex_olmo";
+
+/// Those of the golden models that are folders of what GGUF files know.
 std::vector<std::string> folder_names() {
   std::vector<std::string> names = golden_fixture_names();
-  std::erase_if(names, [](const std::string& name) { return name.starts_with("gguf_"); });
+  std::erase_if(names,
+                [](const std::string& name) { return name.starts_with("gguf_") || name == kWithoutGguf; });
   return names;
 }
 
@@ -488,6 +492,14 @@ TEST(GgufExport, LeavesOutAddedTokensThatTheModelDoesNotHave) {
     for (const char* text : {"Once [PAD] more", "<more>", "usual text"})
       EXPECT_EQ(after.tokenizer->encode(text), before.tokenizer->encode(text));
   }
+}
+
+TEST(GgufExport, SaysThatGgufFilesHaveNoSuchArchitecture) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out.gguf";
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { quantize_gguf(kModels / kWithoutGguf, "f16", out); }),
+             "GGUF files have no name for the architecture flex_olmo");
+  EXPECT_FALSE(fs::exists(out));
 }
 
 TEST(GgufExport, SaysWhatIsWrongWithAFolderAndLeavesNoFile) {

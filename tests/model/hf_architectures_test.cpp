@@ -114,6 +114,23 @@ TEST(HfConfig, ReadsASmolLm3) {
   EXPECT_HAS(refused({{"no_rope_layer_interval", 0}}), "no_rope_layer_interval is 0; a positive number");
 }
 
+TEST(HfConfig, ReadsAnOlmo) {
+  const json base = minimal("OlmoForCausalLM");
+  const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));
+  EXPECT_EQ(c.architecture, Architecture::kOlmo);
+  EXPECT_EQ(c.vocab_size, 50304);
+  EXPECT_EQ(c.num_kv_heads, 32);
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_FALSE(c.norm_weights || c.norm_bias);
+  EXPECT_EQ(c.norm_eps, 1e-5f) << "whatever files have";
+  EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{50279});
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"clip_qkv", 8.0}}));
+                      }),
+             "clip_qkv is 8.0; only queries, keys and values of any size are supported");
+}
+
 TEST(HfConfig, ReadsAGranite) {
   const json base = minimal("GraniteForCausalLM");
   const ModelConfig plain = parse(base);

@@ -304,5 +304,142 @@ TEST(HfExperts, ReadsAnErnie45Moe) {
              "moe_layer_interval is 0; a positive number was expected");
 }
 
+TEST(HfExperts, ReadsAFlexOlmo) {
+  const ModelConfig c = parse(minimal("FlexOlmoForCausalLM"));
+  EXPECT_EQ(c.architecture, Architecture::kFlexOlmo);
+  EXPECT_EQ(c.vocab_size, 100352);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+  EXPECT_TRUE(c.norms_after && !c.norms_before);
+  const MixtureConfig expected = {
+      .num_experts = 7, .num_experts_per_token = 5, .intermediate_size = 11008, .normalized = false};
+  EXPECT_EQ(c.mixture, expected);
+}
+
+TEST(HfExperts, ReadsTheTextOfAQwen3VlMoe) {
+  const json base = {{"architectures", {"Qwen3VLMoeForConditionalGeneration"}},
+                     {"text_config", {{"model_type", "qwen3_vl_moe_text"}, {"num_hidden_layers", 4}}}};
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kQwen3Moe);
+  EXPECT_EQ(c.hidden_size, 2048);
+  EXPECT_EQ(c.num_kv_heads, 16);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_TRUE(c.transposed_experts);
+  const MixtureConfig expected = {.num_experts = 60, .num_experts_per_token = 4, .intermediate_size = 1408};
+  EXPECT_EQ(c.mixture, expected);
+  const auto text = [&](const json& fields) {
+    return parse(with(base, {{"text_config", with(base["text_config"], fields)}}));
+  };
+  EXPECT_TRUE(text({{"norm_topk_prob", false}}).mixture->normalized) << "which the class doesn't read";
+  EXPECT_EQ(text({{"mlp_only_layers", {1}}}).layer_has_experts, (std::vector<bool>{true, false, true, true}));
+  // The whole model says whether the output head is its own.
+  json tied = with(base, {{"tie_word_embeddings", false}});
+  tied["text_config"]["tie_word_embeddings"] = true;
+  EXPECT_FALSE(parse(tied).tied_embeddings);
+  EXPECT_TRUE(text({{"tie_word_embeddings", true}}).tied_embeddings);
+}
+
+TEST(HfExperts, ReadsAMiniMaxM2) {
+  const json base = minimal("MiniMaxM2ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kMiniMaxM2);
+  EXPECT_EQ(c.vocab_size, 200064);
+  EXPECT_EQ(c.hidden_size, 3072);
+  EXPECT_EQ(c.num_heads, 48);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.max_seq_len, 196608);
+  EXPECT_EQ(c.rope.theta, 5000000);
+  EXPECT_EQ(c.rope.rotary_dim, 0) << "which the class takes for all of a head";
+  EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+  const MixtureConfig expected = {.num_experts = 256,
+                                  .num_experts_per_token = 8,
+                                  .intermediate_size = 1536,
+                                  .scoring = ExpertScoring::kSigmoid,
+                                  .score_bias = true};
+  EXPECT_EQ(c.mixture, expected);
+  const auto rotated = [&](const json& fields) { return parse(with(base, fields)).rope.rotary_dim; };
+  EXPECT_EQ(rotated({{"rotary_dim", 64}}), 64);
+  EXPECT_EQ(rotated({{"rotary_dim", 64}, {"head_dim", 64}}), 0);
+  EXPECT_EQ(rotated({{"rotary_dim", 64}, {"partial_rotary_factor", 0.25}}), 32);
+  for (const int wrong : {-2, 0, 130}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                        [&] {
+                          rotated({{"rotary_dim", wrong}});
+                        }),
+               "; 1 to 128, head_dim, was expected");
+  }
+}
+
+TEST(HfExperts, ReadsAnExaoneMoe) {
+  const json base = minimal("ExaoneMoeForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kExaoneMoe);
+  EXPECT_EQ(c.vocab_size, 102400);
+  EXPECT_EQ(c.intermediate_size, 16384);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.qk_norm, QkNorm::kEachHead);
+  EXPECT_TRUE(c.norms_before && !c.norms_after);
+  EXPECT_EQ(c.sliding_window, 4096);
+  EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(c.layer_uses_rope, c.layer_uses_sliding_window);
+  EXPECT_EQ(c.layer_has_experts, (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{53});
+  const MixtureConfig expected = {.num_experts = 64,
+                                  .num_experts_per_token = 8,
+                                  .intermediate_size = 1024,
+                                  .scoring = ExpertScoring::kSigmoid,
+                                  .weight_scale = 2.5f,
+                                  .score_bias = true,
+                                  .shared_intermediate_size = 1024};
+  EXPECT_EQ(c.mixture, expected);
+  // As its publisher spells the class, and with settings of K-EXAONE.
+  const ModelConfig published = parse(with(
+      minimal("ExaoneMoEForCausalLM"),
+      {{"num_experts", 128},
+       {"num_shared_experts", 2},
+       {"mlp_layer_types", {"dense", "dense", "sparse", "sparse"}},
+       {"sliding_window", 128},
+       {"sliding_window_pattern", "LLLG"},
+       {"layer_types", {"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}}}));
+  EXPECT_EQ(published.architecture, Architecture::kExaoneMoe);
+  EXPECT_EQ(published.mixture->num_experts, 128);
+  EXPECT_EQ(published.mixture->shared_intermediate_size, 2048);
+  EXPECT_EQ(published.layer_has_experts, (std::vector<bool>{false, false, true, true}));
+  EXPECT_EQ(published.sliding_window, 128);
+}
+
+TEST(HfExperts, ReadsAHunYuanMoe) {
+  const json base = with(minimal("HunYuanMoEV1ForCausalLM"), {{"num_experts", 64}, {"moe_topk", 8}});
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kHunYuanMoe);
+  EXPECT_EQ(c.vocab_size, 290943);
+  EXPECT_EQ(c.qk_norm, QkNorm::kEachHead);
+  EXPECT_TRUE(c.qk_norm_after_rope);
+  const MixtureConfig expected = {.num_experts = 64,
+                                  .num_experts_per_token = 8,
+                                  .intermediate_size = 11008,
+                                  .shared_intermediate_size = 11008};
+  EXPECT_EQ(c.mixture, expected);
+  EXPECT_EQ(parse(minimal("HunYuanMoEV1ForCausalLM")).mixture->num_experts, 1);
+  // As Hunyuan-A13B has them.
+  const auto mixture = [&](const json& fields) { return *parse(with(base, fields)).mixture; };
+  EXPECT_EQ(mixture({{"moe_topk", {6, 6, 6, 6}}}).num_experts_per_token, 6);
+  EXPECT_EQ(mixture({{"num_experts", {32, 32, 32, 32}}}).num_experts, 32);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        mixture({{"moe_topk", {8, 8, 4, 8}}});
+                      }),
+             "moe_topk is a list of 4 values; only equal layers are supported");
+  for (const json& wrong : {json::array(), json{-1, -1}, json{1 << 20}}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                        [&] {
+                          mixture({{"num_experts", wrong}});
+                        }),
+               "numbers from 0 to 4096 were expected");
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -96,14 +96,22 @@ TEST(HfLatent, ReadsADeepSeekV2) {
                                  .num_experts_per_token = 6,
                                  .intermediate_size = 1407,
                                  .normalized = false,
+                                 .num_experts_of_group = 1,
                                  .shared_intermediate_size = 2814};
   EXPECT_EQ(c.mixture, mixture);
+  // As V2 and V2.5 have them; "greedy" reads no groups.
+  const json groups = {{"n_group", 8}, {"topk_group", 3}, {"num_experts", 160}};
+  const ModelConfig grouped = parse(with(with(base, groups), {{"topk_method", "group_limited_greedy"}}));
+  EXPECT_EQ(grouped.mixture->num_groups, 8);
+  EXPECT_EQ(grouped.mixture->num_groups_per_token, 3);
+  EXPECT_EQ(grouped.mixture->num_experts_of_group, 1);
+  EXPECT_EQ(parse(with(base, groups)).mixture->num_groups, 1);
   EXPECT_EQ(parse(with(base, {{"routed_scaling_factor", 16.0}})).mixture->weight_scale, 16);
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] {
-                        parse(with(base, {{"topk_method", "group_limited_greedy"}}));
+                        parse(with(base, {{"topk_method", "noaux_tc"}}));
                       }),
-             "only greedy is supported");
+             "topk_method is \"noaux_tc\"; greedy and group_limited_greedy are supported");
 }
 
 TEST(HfLatent, ReadsAGlm4MoeLite) {

@@ -152,6 +152,10 @@ class Model(unittest.TestCase):
         with tessera.Model(DEMO, backend=BACKEND, max_seq_len=64, kv_dtype="fp8") as small:
             self.assertEqual((small.info.activation_dtype, small.info.kv_dtype), ("bf16", "f8e4m3"))
             self.assertTrue(small.generate("One day", max_tokens=3).tokens)
+            self.assertEqual(small.info.quantization, "")
+        folder = DEMO.parents[1] / "tests" / "fixtures" / "models" / "llama_gptq"
+        with tessera.Model(folder, backend=BACKEND, max_seq_len=64) as quantised:
+            self.assertEqual(quantised.info.quantization, "gptq, 4 bits")
 
     def test_conversations(self):
         messages = [{"role": "user", "content": "Hello"}, ("assistant", "Yes?"), tessera.ChatMessage("user", "Go on")]

@@ -50,7 +50,7 @@ class TensorList {
 
   void vector(const char* name, std::int64_t size) { add(prefix_ + name + ".weight", {size}); }
   void norm(const char* name) {
-    vector(name, config_.hidden_size);
+    if (config_.norm_weights) vector(name, config_.hidden_size);
     if (config_.norm_bias) add(prefix_ + name + ".bias", {config_.hidden_size});
   }
   void scale(const char* name, std::int64_t size) { add(fmt::format("{}{}.scale", prefix_, name), {size}); }
@@ -204,7 +204,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     list.add("per_layer_projection_norm.weight", {width});
   }
   for (int layer = 0; layer < config.num_layers; ++layer) list.add_layer(layer);
-  list.add("norm.weight", {config.hidden_size});
+  if (config.norm_weights) list.add("norm.weight", {config.hidden_size});
   if (config.norm_bias) list.add("norm.bias", {config.hidden_size});
   if (!config.tied_embeddings)
     list.add("lm_head.weight", {config.vocab_size, config.hidden_size}, SplitAxis::kRows);

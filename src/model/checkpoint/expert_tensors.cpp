@@ -13,7 +13,8 @@
 //   experts.gate_up_proj               (experts, 2 width, hidden): rows of gate, then those of up
 //   experts.gate_up_proj.weight        the same of GGUF files of Gemma 4
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
-//   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
+//   experts.gate_up_proj               Qwen3-VL: (experts, hidden, 2 width): columns of gate, then those of
+//   up experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
 //   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up
 //   gate_up_proj                       the same of an MLP
@@ -67,9 +68,9 @@ class WeightCollector::ExpertGatherer {
       join_blocks("gate_up_proj", 2);
       join_blocks("down_proj", 1);
     } else if (find("gate_up_proj") != nullptr) {
-      if (is_gpt_oss) {
-        transpose("gate_up_proj", 2);
-        transpose("down_proj", 1);
+      if (is_gpt_oss || config_.transposed_experts) {
+        transpose("gate_up_proj", 2, is_gpt_oss);
+        transpose("down_proj", 1, false);
       } else {
         cut_in_two();
         rename("down_proj", "down_proj.weight");
@@ -175,25 +176,28 @@ class WeightCollector::ExpertGatherer {
     return turns == 1 ? "down_proj" : which == 0 ? "gate_proj" : "up_proj";
   }
 
-  /// Every `turns`-th column of each expert, as rows.
-  void transpose(const std::string& name, std::size_t turns) {
+  /// The columns of each of an expert's `parts` matrices, which stand by turns or one part behind the other,
+  /// as rows.
+  void transpose(const std::string& name, std::size_t parts, bool by_turns) {
     const Item whole = require(name, 3);
     const CheckpointTensor& tensor = whole.tensor;
-    const std::size_t in = extent(tensor, 1), columns = extent(tensor, 2), out_features = columns / turns;
-    if (columns % turns != 0 || !whole.has_weight_dtype)
-      fail(whole, fmt::format("it is {} {}; numbers of columns of gate and of up by turns were expected",
+    const std::size_t in = extent(tensor, 1), columns = extent(tensor, 2), out_features = columns / parts;
+    if (columns % parts != 0 || !whole.has_weight_dtype)
+      fail(whole, fmt::format("it is {} {}; numbers of columns of gate and as many of up were expected",
                               whole.dtype_name, shape_text(tensor.shape)));
+    const std::size_t step = by_turns ? parts : 1;
     const std::size_t element = tensor.size_bytes / (extent(tensor, 0) * in * columns);
-    for (std::size_t which = 0; which < turns; ++which) {
+    for (std::size_t which = 0; which < parts; ++which) {
       const std::byte* const begin = tensor.data;
-      add(fmt::format("{}.weight", name_of(which, turns)), whole,
+      const std::size_t first = by_turns ? which : which * out_features;
+      add(fmt::format("{}.weight", name_of(which, parts)), whole,
           {tensor.shape[0], static_cast<std::int64_t>(out_features), tensor.shape[1]},
-          tensor.size_bytes / turns, [=](std::int64_t part, std::byte* out) {
+          tensor.size_bytes / parts, [=](std::int64_t part, std::byte* out) {
             const std::byte* const matrix = begin + static_cast<std::size_t>(part) * in * columns * element;
             for (std::size_t i = 0; i < out_features; ++i) {
               for (std::size_t j = 0; j < in; ++j) {
-                std::memcpy(out + (i * in + j) * element,
-                            matrix + (j * columns + i * turns + which) * element, element);
+                std::memcpy(out + (i * in + j) * element, matrix + (j * columns + i * step + first) * element,
+                            element);
               }
             }
           });

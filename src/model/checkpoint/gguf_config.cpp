@@ -213,7 +213,11 @@ std::vector<bool> read_sliding_layers(const GgufFile& file, const ArchitectureKe
   const auto found = file.metadata().find(key);
   if (found != file.metadata().end() && found->second.type == GgufType::kArray) {
     std::vector<bool> list = *file.booleans(key);
-    if (list.size() != static_cast<std::size_t>(config.num_layers)) {
+    const auto num_layers = static_cast<std::size_t>(config.num_layers);
+    // Some have those of the layers that guess more tokens, too.
+    if (list.size() == static_cast<std::size_t>(keys.required_int(gguf_keys::kBlockCount)))
+      list.resize(num_layers);
+    if (list.size() != num_layers) {
       file.fail(key, fmt::format("has {} values; one for each of the {} layers was expected", list.size(),
                                  config.num_layers));
     }
@@ -257,7 +261,8 @@ void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, Mod
   if (window == 0) return;
   validate(config, file.source());  // before anything as long as a number in the file
   std::vector<bool> layers = read_sliding_layers(file, keys, config);
-  if (architecture == Architecture::kExaone4 || architecture == Architecture::kCohere2)
+  if (architecture == Architecture::kExaone4 || architecture == Architecture::kExaoneMoe ||
+      architecture == Architecture::kCohere2)
     config.layer_uses_rope = layers;
   set_sliding_window(config, window, std::move(layers));
 }
@@ -269,6 +274,10 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   }
   if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
     throw_unsupported(file, "attention to later tokens, too, is not supported");
+  }
+  if (keys.real(gguf_keys::kClampQkv).value_or(0) > 0) {
+    throw_unsupported(file, fmt::format("{} is set; only queries, keys and values of any size are supported",
+                                        keys.key(gguf_keys::kClampQkv)));
   }
 }
 
@@ -486,6 +495,8 @@ void read_scores(const GgufFile& file, const ArchitectureKeys& keys, const GgufM
   };
   mixture.num_groups = count(gguf_keys::kExpertGroupCount);
   mixture.num_groups_per_token = count(gguf_keys::kExpertGroupUsedCount);
+  // DeepSeek V2's are as good as their best expert, V3's, of sigmoid scores, as two together.
+  if (traits.has_scores && mixture.scoring == ExpertScoring::kSoftmax) mixture.num_experts_of_group = 1;
 }
 
 /// Numbers alone: which layers have experts depends on how many there are.

@@ -82,6 +82,9 @@ class Exporter {
   std::string key(const char* name) const { return fmt::format("{}.{}", architecture_, name); }
 
   void check() const {
+    if (architecture_.empty())
+      unsupported(fmt::format("GGUF files have no name for the architecture {}; run the folder as it is",
+                              architecture_name(config_.architecture)));
     if (const Activation usual = architecture_config(config_.architecture).activation;
         config_.activation != usual) {
       unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
@@ -184,7 +187,8 @@ class Exporter {
 
   void check_layers_without_rope() const {
     if (config_.layer_uses_rope.empty()) return;
-    if (config_.architecture == Architecture::kExaone4 || config_.architecture == Architecture::kCohere2) {
+    if (config_.architecture == Architecture::kExaone4 || config_.architecture == Architecture::kExaoneMoe ||
+        config_.architecture == Architecture::kCohere2) {
       if (!config_.sliding_window || config_.layer_uses_rope != sliding_layers())
         unsupported("its layers with RoPE are others than those that slide");
     } else if (config_.layer_uses_rope != all_but_every(config_.num_layers, kNoRopeInterval)) {
@@ -328,7 +332,7 @@ class Exporter {
       set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));
     if (config_.sliding_window &&
         (config_.architecture == Architecture::kOlmo2 || config_.architecture == Architecture::kExaone4 ||
-         config_.architecture == Architecture::kGemma4))
+         config_.architecture == Architecture::kExaoneMoe || config_.architecture == Architecture::kGemma4))
       metadata_.set_bools(key(gguf_keys::kSlidingPattern), sliding_layers());
   }
 
@@ -374,7 +378,9 @@ class Exporter {
       model_.made[kGgufLongRopeDivisors] = rope.longrope->long_divisors;
     }
     // As its converters say of a base that is stretched.
-    if (config_.architecture == Architecture::kHunYuanDense && !rope.linear && !rope.longrope && !rope.yarn)
+    const bool is_hunyuan = config_.architecture == Architecture::kHunYuanDense ||
+                            config_.architecture == Architecture::kHunYuanMoe;
+    if (is_hunyuan && !rope.linear && !rope.longrope && !rope.yarn)
       metadata_.set_text(key(gguf_keys::kRopeScaling), "none");
     if (!rope.yarn) return;
     const RopeYarnScaling& yarn = *rope.yarn;

@@ -104,7 +104,7 @@ constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 constexpr std::string_view kDecayRate = ".ssm_a", kDecayRateOfLayer = ".linear_attn.decay_rate.weight";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 46> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 51> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -113,6 +113,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 46> kArchitectur
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"minicpm", Architecture::kMiniCpm},
+    {"olmo", Architecture::kOlmo},
     {"olmo2", Architecture::kOlmo2},
     {"exaone", Architecture::kExaone},
     {"exaone4", Architecture::kExaone4},
@@ -149,8 +150,12 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 46> kArchitectur
     {"qwen3next", Architecture::kQwen3Next},
     {"qwen35", Architecture::kQwen35},
     {"qwen35moe", Architecture::kQwen35Moe},
+    {"minimax-m2", Architecture::kMiniMaxM2},
+    {"exaone-moe", Architecture::kExaoneMoe},
+    {"hunyuan-moe", Architecture::kHunYuanMoe},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
+    {"qwen3vlmoe", Architecture::kQwen3Moe},
 }};
 
 std::span<const NamePair> own_names(Architecture architecture) {
@@ -245,7 +250,7 @@ std::string gguf_architecture_names() {
 std::string_view gguf_architecture_name(Architecture architecture) noexcept {
   const auto found = std::find_if(kArchitectureNames.begin(), kArchitectureNames.end(),
                                   [&](const auto& entry) { return entry.second == architecture; });
-  return found->first;
+  return found == kArchitectureNames.end() ? std::string_view() : found->first;
 }
 
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
@@ -266,6 +271,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kCohere:
     case Architecture::kCohere2:
     case Architecture::kArcee:
+    case Architecture::kOlmo:
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;
@@ -277,6 +283,7 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
     case Architecture::kOlmo2:
       return kOlmo3FullInterval;
     case Architecture::kExaone4:
+    case Architecture::kExaoneMoe:
       return kExaone4FullInterval;
     case Architecture::kCohere2:
       return kCohere2FullInterval;
@@ -311,6 +318,11 @@ GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept {
           .has_shared_count = true, .has_shared_size = true, .has_dense_layers = true, .has_interval = true};
     case Architecture::kDeepSeek:
       return {.normalized = false, .has_shared_count = true, .has_dense_layers = true, .has_scores = true};
+    case Architecture::kHunYuanMoe:
+      return {.has_shared_count = true, .has_shared_size = true};
+    case Architecture::kMiniMaxM2:
+      return {.scoring = ExpertScoring::kSigmoid, .has_scores = true};
+    case Architecture::kExaoneMoe:
     case Architecture::kGlm4Moe:
     case Architecture::kDots1:
       return {.normalized = false,

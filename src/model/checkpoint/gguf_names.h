@@ -17,7 +17,7 @@ std::optional<Architecture> gguf_architecture(std::string_view name) noexcept;
 /// All such names, for messages.
 std::string gguf_architecture_names();
 
-/// What GGUF files call an architecture; Mistral's files are llama's.
+/// What GGUF files call an architecture; Mistral's files are llama's. Empty: there are none of it.
 std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 
 /// Which elements RoPE pairs in GGUF files of an architecture. Where it is kInterleaved and a folder's
@@ -138,6 +138,8 @@ inline constexpr const char* kSlidingRopeBase = "rope.freq_base_swa";
 inline constexpr const char* kSlidingRopeDimension = "rope.dimension_count_swa";
 inline constexpr const char* kAttentionSoftcap = "attn_logit_softcapping";
 inline constexpr const char* kFinalSoftcap = "final_logit_softcapping";
+/// OLMo's clip_qkv.
+inline constexpr const char* kClampQkv = "attention.clamp_kqv";
 inline constexpr const char* kSoftmaxScale = "attention.scale";
 inline constexpr const char* kEmbeddingScale = "embedding_scale";
 inline constexpr const char* kResidualScale = "residual_scale";

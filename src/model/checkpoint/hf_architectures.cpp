@@ -235,6 +235,29 @@ constexpr HfArchitecture gemma4_class(std::string_view class_name, std::string_v
 constexpr LatentAttentionConfig kDeepSeekLatent = {
     .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
 
+/// K-EXAONE, whose published files have another spelling of the class than transformers.
+constexpr HfArchitecture exaone_moe_class(std::string_view class_name) {
+  return {.class_name = class_name,
+          .model_type = "exaone_moe",
+          .architecture = Architecture::kExaoneMoe,
+          .vocab_size = 102400,
+          .intermediate_size = 16384,
+          .num_kv_heads = 32,
+          .norm_eps = 1e-5f,
+          .eos_token_id = 53,
+          .windows = WindowKeys::kPattern,
+          .full_interval = kExaone4FullInterval,
+          .experts = {.keys = ExpertKeys::kExaone,
+                      .num_experts = 64,
+                      .num_experts_per_token = 8,
+                      .intermediate_size = 1024,
+                      .num_shared_experts = 1,
+                      .num_dense_layers = 1,
+                      .weight_scale = 2.5f,
+                      .normalized = true},
+          .turns_where_it_slides = true};
+}
+
 /// Without an expert that all tokens share, or with one.
 constexpr HfArchitecture granite_moe_class(std::string_view class_name, std::string_view model_type,
                                            ExpertKeys keys) {
@@ -387,6 +410,25 @@ constexpr std::array kArchitectures = {
                                .num_experts = 128,
                                .num_experts_per_token = 8,
                                .intermediate_size = 768}},
+    HfArchitecture{.class_name = "Qwen3VLMoeForConditionalGeneration",
+                   .model_type = "qwen3_vl_moe",
+                   .text_model_type = "qwen3_vl_moe_text",
+                   .architecture = Architecture::kQwen3Moe,
+                   .vocab_size = 151936,
+                   .hidden_size = 2048,
+                   .intermediate_size = 5632,
+                   .num_kv_heads = 16,
+                   .num_layers = 24,
+                   .num_heads = 16,
+                   .max_seq_len = 128000,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kAttention,
+                   .experts = {.keys = ExpertKeys::kQwenVl,
+                               .num_experts = 60,
+                               .num_experts_per_token = 4,
+                               .intermediate_size = 1408},
+                   .rope = {.theta = 500000, .has_image_positions = true}},
     HfArchitecture{.class_name = "Qwen2MoeForCausalLM",
                    .model_type = "qwen2_moe",
                    .architecture = Architecture::kQwen2Moe,
@@ -450,6 +492,16 @@ constexpr std::array kArchitectures = {
                    .eos_token_id = 50279,
                    .biases = BiasKeys::kAttention,
                    .experts = {.keys = ExpertKeys::kOlmo, .num_experts = 64, .num_experts_per_token = 8}},
+    HfArchitecture{.class_name = "FlexOlmoForCausalLM",
+                   .model_type = "flex_olmo",
+                   .architecture = Architecture::kFlexOlmo,
+                   .vocab_size = 100352,
+                   .max_seq_len = 4096,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = 100257,
+                   .biases = BiasKeys::kAttention,
+                   .experts = {.keys = ExpertKeys::kOlmo, .num_experts = 7, .num_experts_per_token = 5},
+                   .rope = {.theta = 500000}},
     granite_moe_class("GraniteMoeForCausalLM", "granitemoe", ExpertKeys::kMixtral),
     granite_moe_class("GraniteMoeSharedForCausalLM", "granitemoeshared", ExpertKeys::kGranite),
     HfArchitecture{.class_name = "Phi3ForCausalLM",
@@ -499,6 +551,15 @@ constexpr std::array kArchitectures = {
                    .biases = BiasKeys::kAttention,
                    .tied_embeddings = true,
                    .has_depth_scales = true},
+    HfArchitecture{.class_name = "OlmoForCausalLM",
+                   .model_type = "olmo",
+                   .architecture = Architecture::kOlmo,
+                   .vocab_size = 50304,
+                   .norm_eps_key = "",  // which files can't change
+                   .norm_eps = 1e-5f,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = 50279,
+                   .biases = BiasKeys::kAttention},
     HfArchitecture{.class_name = "Olmo2ForCausalLM",
                    .model_type = "olmo2",
                    .architecture = Architecture::kOlmo2,
@@ -658,6 +719,31 @@ constexpr std::array kArchitectures = {
                    .biases = BiasKeys::kAttention,
                    .windows = WindowKeys::kFromLayer,
                    .experts = {.keys = ExpertKeys::kGlm, .intermediate_size = 1408}},
+    HfArchitecture{.class_name = "MiniMaxM2ForCausalLM",
+                   .model_type = "minimax_m2",
+                   .architecture = Architecture::kMiniMaxM2,
+                   .vocab_size = 200064,
+                   .hidden_size = 3072,
+                   .intermediate_size = 1536,
+                   .num_kv_heads = 8,
+                   .head_dim = kMiniMaxM2HeadDim,
+                   .num_layers = 62,
+                   .num_heads = 48,
+                   .max_seq_len = 196608,
+                   .bos_token_id = 200034,
+                   .eos_token_id = 200020,
+                   .experts = {.keys = ExpertKeys::kMiniMax, .num_experts = 256, .num_experts_per_token = 8},
+                   .rope = {.theta = 5000000, .partial = true}},
+    exaone_moe_class("ExaoneMoeForCausalLM"),
+    exaone_moe_class("ExaoneMoEForCausalLM"),
+    HfArchitecture{.class_name = "HunYuanMoEV1ForCausalLM",
+                   .model_type = "hunyuan_v1_moe",
+                   .architecture = Architecture::kHunYuanMoe,
+                   .vocab_size = 290943,
+                   .norm_eps = 1e-5f,
+                   .biases = BiasKeys::kAttention,
+                   .experts = {.keys = ExpertKeys::kHunYuan, .num_experts = 1, .num_experts_per_token = 1},
+                   .rope = {.has_ntk_alpha = true}},
     HfArchitecture{.class_name = "SeedOssForCausalLM",
                    .model_type = "seed_oss",
                    .architecture = Architecture::kSeedOss,
@@ -893,7 +979,9 @@ HfDocument parse_hf_document(std::string_view config_json, const std::string& so
   const HfArchitecture& architecture = find_hf_architecture(JsonFields(document, source));
   if (const auto text = document.find("text_config");
       architecture.text_model_type != nullptr && text != document.end()) {
-    const nlohmann::json part = *text;
+    nlohmann::json part = *text;
+    // Which is the whole model's to say: the part for text has no output head.
+    if (document.contains("tie_word_embeddings") && part.is_object()) part.erase("tie_word_embeddings");
     document.update(part);
   }
   return {std::move(document), architecture};

@@ -48,6 +48,8 @@ enum class WindowKeys {
   kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
 };
 
+inline constexpr std::int64_t kMiniMaxM2HeadDim = 128;
+
 /// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
 struct HfArchitecture {
   std::string_view class_name;

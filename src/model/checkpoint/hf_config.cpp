@@ -148,6 +148,17 @@ void rename_gpt_neox_settings(json& document) {
   }
 }
 
+/// How much of each head RoPE turns, which MiniMax-M2's files have as a number of elements.
+void rename_minimax_settings(const JsonFields& fields, json& document) {
+  if (fields.find("rotary_dim") == nullptr || document.contains("partial_rotary_factor")) return;
+  const std::int64_t head_dim = fields.integer("head_dim").value_or(kMiniMaxM2HeadDim);
+  const std::int64_t rotary_dim = *fields.integer("rotary_dim");
+  if (rotary_dim < 1 || rotary_dim > head_dim)
+    fields.fail("rotary_dim", document["rotary_dim"],
+                fmt::format("1 to {}, head_dim, was expected", head_dim));
+  document["partial_rotary_factor"] = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
+}
+
 /// What some classes take for RoPE's settings of a file that has none.
 void add_default_rope(Architecture architecture, json& document) {
   json settings;
@@ -390,6 +401,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
   if (defaults.model_type == "granitemoehybrid") check_granite4(JsonFields(document, source), document);
   if (defaults.architecture == Architecture::kGptNeoX) rename_gpt_neox_settings(document);
+  if (defaults.architecture == Architecture::kMiniMaxM2)
+    rename_minimax_settings(JsonFields(document, source), document);
   add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   if (const json* field = fields.find("per_layer_config");
@@ -398,7 +411,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kPhi && fields.boolean("qk_layernorm").value_or(false)) {
     fields.unsupported("qk_layernorm", true, "only models without norms of queries and keys are supported");
   }
-  if (defaults.architecture == Architecture::kOlmoe && fields.real("clip_qkv"))
+  const bool may_clip =
+      defaults.architecture == Architecture::kOlmoe || defaults.architecture == Architecture::kOlmo;
+  if (may_clip && fields.real("clip_qkv"))
     fields.unsupported("clip_qkv", document["clip_qkv"],
                        "only queries, keys and values of any size are supported");
   // Which layers slide depends on transformers' version, and no published model has any.
@@ -474,6 +489,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     config.tied_embeddings = fields.boolean("tie_embedding").value_or(config.tied_embeddings);
   if (has_mixture(fields, defaults.experts))
     config.mixture = parse_hf_mixture(fields, config, defaults.experts);
+  config.transposed_experts = defaults.experts.keys == ExpertKeys::kQwenVl;
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.has_depth_scales) parse_depth_scales(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);

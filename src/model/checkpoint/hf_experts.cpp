@@ -77,11 +77,13 @@ std::vector<bool> parse_layers(const JsonFields& fields, const ModelConfig& conf
                                const HfExpertTraits& traits) {
   switch (traits.keys) {
     case ExpertKeys::kQwen:
+    case ExpertKeys::kQwenVl:
     case ExpertKeys::kQwen2:
       return parse_sparse_layers(fields, config);
     case ExpertKeys::kErnie:
       return parse_interval(fields, config, traits);
     case ExpertKeys::kGlm:
+    case ExpertKeys::kExaone:
     case ExpertKeys::kDeepSeek2:
     case ExpertKeys::kLfm2: {
       const char* const key = traits.keys == ExpertKeys::kLfm2 ? "num_dense_layers" : "first_k_dense_replace";
@@ -103,6 +105,20 @@ const char* first_there(const JsonFields& fields, std::initializer_list<const ch
   return *(keys.end() - 1);
 }
 
+/// A number that some files give for each layer; here all layers are alike.
+int parse_layer_number(const JsonFields& fields, const char* key, int absent) {
+  const json* const values = fields.find(key);
+  if (values == nullptr || !values->is_array()) return fields.small_integer(key, absent);
+  std::int64_t number = 0;
+  for (const json& value : *values) {
+    number = fields.as_integer(key, value);
+    if (value != values->front()) fields.unsupported(key, *values, "only equal layers are supported");
+  }
+  if (values->empty() || number < 0 || number > kMostExperts)
+    fields.fail(key, *values, fmt::format("numbers from 0 to {} were expected", kMostExperts));
+  return static_cast<int>(number);
+}
+
 /// Experts that are scored each for itself, in groups, with numbers that keep them equally busy.
 void parse_scores(const JsonFields& fields, const HfExpertTraits& traits, MixtureConfig& mixture) {
   mixture.scoring = ExpertScoring::kSigmoid;
@@ -113,11 +129,17 @@ void parse_scores(const JsonFields& fields, const HfExpertTraits& traits, Mixtur
   mixture.num_groups_per_token = fields.small_integer("topk_group", traits.num_groups_per_token);
 }
 
-/// Of DeepSeek V2, whose groups would be as good as their best expert.
+/// Of DeepSeek V2, whose groups are as good as their best expert.
 void parse_greedy(const JsonFields& fields, const HfExpertTraits& traits, MixtureConfig& mixture) {
-  if (fields.text("topk_method").value_or("greedy") != "greedy")
-    fields.unsupported("topk_method", *fields.find("topk_method"),
-                       "only greedy is supported of this architecture");
+  const std::string method = fields.text("topk_method").value_or("greedy");
+  mixture.num_experts_of_group = 1;
+  if (method == "group_limited_greedy") {
+    mixture.num_groups = fields.small_integer("n_group", traits.num_groups);
+    mixture.num_groups_per_token = fields.small_integer("topk_group", traits.num_groups_per_token);
+  } else if (method != "greedy") {
+    fields.unsupported("topk_method", method,
+                       "greedy and group_limited_greedy are supported of this architecture");
+  }
   if (fields.boolean("norm_topk_prob").value_or(false))
     fields.unsupported("norm_topk_prob", true, "only false is supported of this architecture");
   mixture.normalized = false;
@@ -144,12 +166,13 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       : traits.keys == ExpertKeys::kDeepSeek2 ? first_there(fields, {"num_experts", "n_routed_experts"})
       : traits.keys == ExpertKeys::kErnie     ? first_there(fields, {"num_experts", "moe_num_experts"})
                                               : first_there(fields, {"num_local_experts", "num_experts"});
-  const char* const used_key = traits.keys == ExpertKeys::kErnie
-                                   ? first_there(fields, {"num_experts_per_tok", "moe_k"})
-                               : traits.keys == ExpertKeys::kGemma4 ? "top_k_experts"
-                                                                    : "num_experts_per_tok";
-  mixture.num_experts = fields.small_integer(count_key, traits.num_experts);
-  mixture.num_experts_per_token = fields.small_integer(used_key, traits.num_experts_per_token);
+  const char* const used_key =
+      traits.keys == ExpertKeys::kErnie     ? first_there(fields, {"num_experts_per_tok", "moe_k"})
+      : traits.keys == ExpertKeys::kGemma4  ? "top_k_experts"
+      : traits.keys == ExpertKeys::kHunYuan ? first_there(fields, {"moe_topk", "num_experts_per_tok"})
+                                            : "num_experts_per_tok";
+  mixture.num_experts = parse_layer_number(fields, count_key, traits.num_experts);
+  mixture.num_experts_per_token = parse_layer_number(fields, used_key, traits.num_experts_per_token);
   mixture.intermediate_size = config.intermediate_size;
   if (traits.intermediate_size != 0 || traits.keys == ExpertKeys::kGemma4)
     mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(traits.intermediate_size);
@@ -180,6 +203,17 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
       parse_scores(fields, traits, mixture);
       mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
       break;
+    case ExpertKeys::kExaone:
+      parse_scores(fields, traits, mixture);
+      mixture.shared_intermediate_size = parse_shared(fields, "num_shared_experts", traits, mixture);
+      break;
+    case ExpertKeys::kMiniMax:
+      mixture.scoring = ExpertScoring::kSigmoid;
+      mixture.score_bias = true;
+      break;
+    case ExpertKeys::kHunYuan:
+      mixture.shared_intermediate_size = config.intermediate_size;
+      break;
     case ExpertKeys::kDeepSeek2:
       parse_greedy(fields, traits, mixture);
       mixture.shared_intermediate_size = parse_shared(fields, "n_shared_experts", traits, mixture);
@@ -193,6 +227,7 @@ MixtureConfig parse_hf_mixture(const JsonFields& fields, const ModelConfig& conf
     case ExpertKeys::kGemma4:
       mixture.beside_mlp = mixture.expert_scales = true;
       break;
+    case ExpertKeys::kQwenVl:
     case ExpertKeys::kMixtral:
     case ExpertKeys::kNone:
       break;

@@ -15,9 +15,13 @@ enum class ExpertKeys {
   kGptOss,     ///< as kMixtral, with biases
   kGranite,    ///< as kMixtral, and shared_intermediate_size
   kQwen,       ///< decoder_sparse_step, mlp_only_layers, moe_intermediate_size, norm_topk_prob
+  kQwenVl,     ///< likewise, always as if norm_topk_prob were set, outputs in columns
   kQwen2,      ///< likewise, and shared_expert_intermediate_size
   kGlm,        ///< first_k_dense_replace, n_routed_experts, n_shared_experts, n_group, routed_scaling_factor
-  kDeepSeek2,  ///< likewise, of softmax, without groups
+  kDeepSeek2,  ///< likewise, of softmax, with topk_method
+  kMiniMax,    ///< as kMixtral, of sigmoid scores with a bias each
+  kExaone,     ///< as kGlm, num_experts, num_shared_experts
+  kHunYuan,    ///< as kMixtral, moe_topk, a shared expert as wide as the others
   kQwen35,     ///< all layers, moe_intermediate_size, shared_expert_intermediate_size
   kLfm2,       ///< those from num_dense_layers on, use_expert_bias, norm_topk_prob, routed_scaling_factor
   kGemma4,     ///< enable_moe_block: all layers, of num_experts, top_k_experts, moe_intermediate_size

@@ -60,11 +60,15 @@ constexpr std::array<NamePair, 8> kGptNeoX = {{
 }};
 
 // Of a layer, behind its number: routers, and what some call otherwise.
-constexpr std::array<NamePair, 13> kRouters = {{
+constexpr std::array<NamePair, 17> kRouters = {{
     {".mlp.gate.e_score_correction_bias", ".mlp.e_score_correction.bias"},
     {".mlp.gate.moe_statics.e_score_correction_bias", ".mlp.e_score_correction.bias"},
     {".mlp.moe_statics.e_score_correction_bias", ".mlp.e_score_correction.bias"},
+    {".mlp.e_score_correction_bias", ".mlp.e_score_correction.bias"},
+    {".block_sparse_moe.e_score_correction_bias", ".mlp.e_score_correction.bias"},
+    {".mlp.gate.wg.", ".mlp.router."},
     {".mlp.gate.", ".mlp.router."},
+    {".mlp.shared_mlp.", ".mlp.shared_expert."},
     {".mlp.shared_experts.", ".mlp.shared_expert."},
     {".block_sparse_moe.gate.", ".mlp.router."},
     {".block_sparse_moe.router.layer.", ".mlp.router."},
@@ -175,7 +179,7 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
       architecture == Architecture::kQwen35Moe)
     result = with_parts_replaced(std::move(result), kGatedDelta);
   if (architecture == Architecture::kGemma4) return name_in_gemma4(std::move(result));
-  if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
+  if (may_have_experts(architecture)) result = name_in_mixture(std::move(result));
   if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);
   if (architecture == Architecture::kStarcoder2) return with_parts_replaced(std::move(result), kStarcoder2);
@@ -183,7 +187,8 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
   if (architecture == Architecture::kGptNeoX) return with_parts_replaced(std::move(result), kGptNeoX);
   std::span<const NamePair> stems;
   if (architecture == Architecture::kGlm4) stems = kGlm4Norms;
-  if (architecture == Architecture::kHunYuanDense) stems = kHunYuanNorms;
+  if (architecture == Architecture::kHunYuanDense || architecture == Architecture::kHunYuanMoe)
+    stems = kHunYuanNorms;
   return with_renamed_stem(std::move(result), stems);
 }
 

@@ -50,7 +50,7 @@ void keep_best_groups(const RouteExpertsArguments& a, float* keys, float* group_
       second = std::max(second, std::min(best, keys[e]));
       best = std::max(best, keys[e]);
     }
-    group_keys[group] = key_of(size > 1 ? best + second : best);
+    group_keys[group] = key_of(size > 1 && a.num_experts_of_group > 1 ? best + second : best);
   }
   for (int used = 0; used < a.num_groups_used; ++used) take_best(group_keys, a.num_groups);
   for (int e = 0; e < a.routing.num_experts; ++e) {

@@ -275,6 +275,7 @@ void DeviceKernels::route_experts(const RouteExpertsArguments& a, Stream stream)
   p.by_scores = chooses_by_logits(a) ? 0 : 1;
   p.num_groups = a.num_groups;
   p.num_groups_used = a.num_groups_used;
+  p.num_experts_of_group = a.num_experts_of_group;
   p.weight_scale = a.weight_scale;
   const int keys = a.routing.num_experts + a.num_groups;
   const auto key_bytes = [&](int threads) {

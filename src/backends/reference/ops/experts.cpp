@@ -41,18 +41,19 @@ std::vector<std::int32_t> ranked(const std::vector<double>& keys) {
 }
 
 /// Experts by how good they are, those of groups that are not used left out.
-std::vector<std::int32_t> candidates(const std::vector<double>& keys, int num_groups, int num_groups_used) {
+std::vector<std::int32_t> candidates(const RouteExpertsArguments& a, const std::vector<double>& keys) {
   std::vector<std::int32_t> order = ranked(keys);
-  if (num_groups == 1) return order;
-  const std::size_t group_size = keys.size() / static_cast<std::size_t>(num_groups);
+  if (a.num_groups == 1) return order;
+  const std::size_t group_size = keys.size() / static_cast<std::size_t>(a.num_groups);
+  const bool counts_two = group_size > 1 && a.num_experts_of_group > 1;
   std::vector<double> group_keys;
   for (auto begin = keys.begin(); begin != keys.end(); begin += static_cast<std::ptrdiff_t>(group_size)) {
     std::vector<double> group(begin, begin + static_cast<std::ptrdiff_t>(group_size));
     std::ranges::sort(group, std::greater<>());
-    group_keys.push_back(counted(group_size > 1 ? group[0] + group[1] : group[0]));
+    group_keys.push_back(counted(counts_two ? group[0] + group[1] : group[0]));
   }
   std::vector<std::int32_t> groups = ranked(group_keys);
-  groups.resize(static_cast<std::size_t>(num_groups_used));
+  groups.resize(static_cast<std::size_t>(a.num_groups_used));
   std::erase_if(order, [&](std::int32_t expert) {
     return std::ranges::count(groups, expert / static_cast<std::int32_t>(group_size)) == 0;
   });
@@ -75,7 +76,7 @@ void route_experts(const RouteExpertsArguments& a) {
       const double bias = a.score_bias == nullptr ? 0 : static_cast<double>(a.score_bias[e]);
       keys[e] = counted(chooses_by_logits(a) ? logits[e] : scores[e] + bias);
     }
-    const std::vector<std::int32_t> order = candidates(keys, a.num_groups, a.num_groups_used);
+    const std::vector<std::int32_t> order = candidates(a, keys);
     double sum = 0;
     for (std::int64_t slot = 0; slot < num_slots; ++slot)
       sum += scores[static_cast<std::size_t>(order[static_cast<std::size_t>(slot)])];

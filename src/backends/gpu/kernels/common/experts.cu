@@ -49,7 +49,7 @@ TESSERA_DEVICE void keep_best_groups(const RouteExpertsParams& p, float* keys, f
       second = maximum(second, minimum(best, keys[e]));
       best = maximum(best, keys[e]);
     }
-    group_keys[group] = key_of_logit(size > 1 ? best + second : best);
+    group_keys[group] = key_of_logit(size > 1 && p.num_experts_of_group > 1 ? best + second : best);
   }
   sync_warp();
   for (int used = 0; used < p.num_groups_used; ++used) {

@@ -181,7 +181,7 @@ struct RouteExpertsParams {
   int normalized;
   int is_sigmoid;
   int by_scores;  // experts are chosen by scores, not by logits
-  int num_groups, num_groups_used;
+  int num_groups, num_groups_used, num_experts_of_group;
   float weight_scale;
 };
 
