@@ -63,23 +63,7 @@ DType resolve_kv_dtype(const RuntimeOptions& options, DType activations) {
 }
 
 KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options) {
-  const ModelConfig& config = model.config();
-  KvCacheShape shape;
-  shape.num_layers = config.num_layers;
-  shape.num_kv_heads = config.num_kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.values_in_keys = config.latent.has_value();
-  if (config.full_attention || config.num_shared_kv_layers > 0 || !config.layer_has_attention.empty()) {
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      if (!has_attention(config, layer)) {
-        shape.layers.push_back({.has_keys = false});
-        continue;
-      }
-      const KvSizes sizes = kv_sizes(config, layer);
-      const int source = kv_layer(config, layer);
-      shape.layers.push_back({sizes.num_kv_heads, sizes.head_dim, source == layer ? -1 : source});
-    }
-  }
+  KvCacheShape shape = kv_cache_shape(model.config());
   shape.dtype = resolve_kv_dtype(options, model.activation_dtype());
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
@@ -104,6 +88,26 @@ ExecutionPlanOptions plan_options(const LoadedModel& model, const RuntimeOptions
 }
 
 }  // namespace
+
+KvCacheShape kv_cache_shape(const ModelConfig& config) {
+  KvCacheShape shape;
+  shape.num_layers = config.num_layers;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.values_in_keys = config.latent.has_value();
+  if (config.full_attention || config.num_shared_kv_layers > 0 || !config.layer_has_attention.empty()) {
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      if (!has_attention(config, layer)) {
+        shape.layers.push_back({.has_keys = false});
+        continue;
+      }
+      const KvSizes sizes = kv_sizes(config, layer);
+      const int source = kv_layer(config, layer);
+      shape.layers.push_back({sizes.num_kv_heads, sizes.head_dim, source == layer ? -1 : source});
+    }
+  }
+  return shape;
+}
 
 void validate(const RuntimeOptions& options) {
   require_range("max_batch", options.max_batch, 1, kMaxBatch);

@@ -44,6 +44,9 @@ RuntimeOptions runtime_options(const Options& options) {
 /// Throws Error{kInvalidArgument} for what no model allows.
 void validate(const RuntimeOptions& options);
 
+/// What the layers of a model need of a cache, of no dtype, page size and number of pages yet.
+KvCacheShape kv_cache_shape(const ModelConfig& config);
+
 /// What runs one model: a KV cache, the states of layers without attention, an execution plan and the core of
 /// an engine. Members are destroyed from the last to the first: each refers to those above it.
 class Runtime {

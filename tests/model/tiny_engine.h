@@ -10,6 +10,7 @@
 
 #include "engine/engine_core.h"
 #include "engine/kv_cache.h"
+#include "engine/runtime.h"
 #include "engine/state_cache.h"
 #include "model/execution_plan.h"
 #include "model/random_checkpoint.h"
@@ -29,9 +30,9 @@ struct TinyEngine {
     if (change) change(random.checkpoint.config);
     const ModelConfig& config = random.checkpoint.config;
     weights = load_weights(random.checkpoint, ops);
-    const KvCacheShape shape{
-        config.num_layers,         config.num_kv_heads, config.head_dim, DType::kF32, 8, 64, false,
-        config.layer_has_attention};
+    KvCacheShape shape = kv_cache_shape(config);
+    shape.page_size = 8;
+    shape.num_pages = 64;
     cache = std::make_unique<KvCache>(shape, ops);
     states = std::make_unique<StateCache>(config, 4, ops);
     ExecutionPlanOptions options;

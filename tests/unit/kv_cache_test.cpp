@@ -189,10 +189,29 @@ TEST(KvCache, LayersTakeWhatTheyNeedAndThoseThatReadOthersNothing) {
   }
 }
 
+TEST(KvCache, LayersWithoutKeysTakeNothing) {
+  const auto ops = make_ops_backend("reference");
+  KvCacheShape shape = small_shape(4, 10);
+  shape.num_layers = 3;
+  shape.layers = {{.has_keys = false}, {3, 8}, {.has_keys = false}};
+  const KvCache cache(shape, *ops);
+  EXPECT_EQ(cache.size_bytes(), 4 * 10 * 2 * 3 * 8 * static_cast<std::int64_t>(sizeof(float)));
+  ASSERT_EQ(cache.layers().size(), 3u);
+  for (const std::size_t layer : {0u, 2u}) {
+    EXPECT_EQ(cache.layers()[layer].k, nullptr);
+    EXPECT_EQ(cache.layers()[layer].page_size, 4);
+  }
+  EXPECT_NE(cache.layers()[1].k, nullptr);
+}
+
 TEST(KvCache, SizesThatMakeNoSenseAreErrors) {
   const auto ops = make_ops_backend("reference");
-  for (const std::vector<KvLayerShape>& layers : std::vector<std::vector<KvLayerShape>>{
-           {{3, 8}}, {{3, 8}, {0, 8}}, {{3, 8}, {3, 8, 1}}, {{3, 8, 1}, {3, 8}}}) {
+  for (const std::vector<KvLayerShape>& layers :
+       std::vector<std::vector<KvLayerShape>>{{{3, 8}},
+                                              {{3, 8}, {0, 8}},
+                                              {{3, 8}, {3, 8, 1}},
+                                              {{3, 8, 1}, {3, 8}},
+                                              {{.has_keys = false}, {3, 8, 0}}}) {
     KvCacheShape shape = small_shape(4, 10);
     shape.layers = layers;
     EXPECT_EQ(code_of([&] { KvCache(shape, *ops); }), ErrorCode::kInvalidArgument);
