@@ -82,6 +82,23 @@ class Reader {
   const std::string& source_;
 };
 
+/// All tokens but padding. Those that stand for themselves in a text are added, too.
+Vocabulary read_vocabulary(const GgufTokenizerData& data, const Reader& reader,
+                           std::vector<AddedToken>& added_tokens) {
+  Vocabulary vocabulary;
+  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (reader.is_padding(i)) continue;
+    vocabulary.set(id, data.tokens[i]);
+    const PieceType type = reader.type(i);
+    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
+    if ((!special && type != PieceType::kUserDefined) || data.tokens[i].empty()) continue;
+    reader.check_length(i, AddedTokenMatcher::kLongestContent);
+    added_tokens.push_back({.content = data.tokens[i], .id = id, .special = special});
+  }
+  return vocabulary;
+}
+
 std::vector<BpeMerge> read_merges(const GgufTokenizerData& data, const Vocabulary& vocabulary,
                                   const Reader& reader) {
   std::vector<BpeMerge> merges;
@@ -109,17 +126,7 @@ std::shared_ptr<const Tokenizer> make_byte_level(const GgufTokenizerData& data, 
                                                  const std::string& source) {
   const PreTokenizerKind& kind = pre_tokenizer_kind(data.pre, source);
   PipelineParts parts;
-  Vocabulary vocabulary;
-  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-    const auto id = static_cast<TokenId>(i);
-    if (reader.is_padding(i)) continue;
-    vocabulary.set(id, data.tokens[i]);
-    const PieceType type = reader.type(i);
-    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
-    if ((!special && type != PieceType::kUserDefined) || data.tokens[i].empty()) continue;
-    reader.check_length(i, AddedTokenMatcher::kLongestContent);
-    parts.added_tokens.push_back({.content = data.tokens[i], .id = id, .special = special});
-  }
+  Vocabulary vocabulary = read_vocabulary(data, reader, parts.added_tokens);
   if (kind.normalize_nfc) parts.normalizer = Normalizer({unicode_step(unicode::NormalizationForm::kNfc)});
   for (const std::string_view pattern : kind.patterns)
     parts.pre_tokenizer.steps.push_back(
@@ -162,17 +169,7 @@ std::shared_ptr<const Tokenizer> make_sentencepiece(const GgufTokenizerData& dat
 std::shared_ptr<const Tokenizer> make_character_bpe(const GgufTokenizerData& data, const Reader& reader,
                                                     const std::string& source) {
   PipelineParts parts;
-  Vocabulary vocabulary;
-  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-    const auto id = static_cast<TokenId>(i);
-    if (reader.is_padding(i)) continue;
-    vocabulary.set(id, data.tokens[i]);
-    const PieceType type = reader.type(i);
-    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
-    if ((!special && type != PieceType::kUserDefined) || data.tokens[i].empty()) continue;
-    reader.check_length(i, AddedTokenMatcher::kLongestContent);
-    parts.added_tokens.push_back({.content = data.tokens[i], .id = id, .special = special});
-  }
+  Vocabulary vocabulary = read_vocabulary(data, reader, parts.added_tokens);
   const std::string space(unicode::kSpaceSymbol);
   parts.normalizer = Normalizer({replace_step(literal_matcher(" "), space)});
   parts.pre_tokenizer.steps.push_back(
