@@ -500,7 +500,7 @@ void validate(const ModelConfig& config, const std::string& source) {
   }
   check_recurrent(config, check);
   check_kv_layers(config, check);
-  check_rope(config.rope, config.full_attention ? config.full_attention->head_dim : config.head_dim, check);
+  check_rope(config.rope, full_head_dim(config), check);
   if (config.sliding_rope) check_rope(*config.sliding_rope, config.head_dim, check);
   if (config.query_scaling) {
     check.real("the beta of the scaling of queries", config.query_scaling->beta, 0, kMaxFactor);

@@ -240,6 +240,16 @@ struct ModelConfig {
 /// Whether models of an architecture may be mixtures of experts.
 bool may_have_experts(Architecture architecture) noexcept;
 
+/// Whose layers mostly have linear attention, a gated delta net.
+constexpr bool has_gated_delta(Architecture architecture) noexcept {
+  return architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
+         architecture == Architecture::kQwen35Moe;
+}
+/// Whose layers mostly have a short convolution.
+constexpr bool has_short_conv(Architecture architecture) noexcept {
+  return architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe;
+}
+
 /// What all models of an architecture have in common: where loaders begin.
 ModelConfig architecture_config(Architecture architecture);
 
@@ -259,6 +269,11 @@ struct KvSizes {
 inline KvSizes kv_sizes(const ModelConfig& config, int layer) {
   if (!config.full_attention || slides(config, layer)) return {config.num_kv_heads, config.head_dim};
   return {config.full_attention->num_kv_heads, config.full_attention->head_dim};
+}
+
+/// Of a head of layers that see all tokens.
+inline int full_head_dim(const ModelConfig& config) {
+  return config.full_attention ? config.full_attention->head_dim : config.head_dim;
 }
 
 /// Whether a layer has no matrix that makes values.

@@ -13,8 +13,8 @@
 //   experts.gate_up_proj               (experts, 2 width, hidden): rows of gate, then those of up
 //   experts.gate_up_proj.weight        the same of GGUF files of Gemma 4
 //   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
-//   experts.gate_up_proj               Qwen3-VL: (experts, hidden, 2 width): columns of gate, then those of
-//   up experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
+//   experts.gate_up_proj               Qwen3-VL: (experts, hidden, 2 width): columns of gate, then of up
+//   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
 //   experts.gate_up_proj_scales        without their scales, which stand here
 //   shared_expert.gate_up_proj         Granite: (2 width, hidden): rows of gate, then those of up
 //   gate_up_proj                       the same of an MLP

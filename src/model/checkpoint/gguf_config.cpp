@@ -35,15 +35,13 @@ class ArchitectureKeys {
 
   /// A number that some files give per layer; here all layers are alike.
   std::optional<std::int64_t> integer(const char* name) const {
-    const std::string full = key(name);
-    const auto found = file_.metadata().find(full);
-    if (found == file_.metadata().end() || found->second.type != GgufType::kArray) return file_.integer(full);
-    const std::vector<std::int64_t> values = *file_.integers(full);
-    if (values.empty() || std::count(values.begin(), values.end(), values.front()) !=
-                              static_cast<std::ptrdiff_t>(values.size())) {
-      throw_unsupported(file_, fmt::format("the metadata key '{}' differs between layers", full));
+    const auto values = integers(name);
+    if (!values) return file_.integer(key(name));
+    if (values->empty() || std::count(values->begin(), values->end(), values->front()) !=
+                               static_cast<std::ptrdiff_t>(values->size())) {
+      throw_unsupported(file_, fmt::format("the metadata key '{}' differs between layers", key(name)));
     }
-    return values.front();
+    return values->front();
   }
 
   /// The numbers of all layers, where a file gives them so.
@@ -55,16 +53,13 @@ class ArchitectureKeys {
 
   /// One for all layers, or one of each.
   std::vector<std::int64_t> required_list(const char* name, int num_layers) const {
-    const std::string full = key(name);
-    const auto found = file_.metadata().find(full);
-    if (found == file_.metadata().end() || found->second.type != GgufType::kArray)
-      return {required_integer(name)};
-    std::vector<std::int64_t> values = *file_.integers(full);
-    if (values.empty() || values.size() != static_cast<std::size_t>(num_layers)) {
-      file_.fail(full, fmt::format("has {} values; one for each of the {} layers was expected", values.size(),
-                                   num_layers));
+    auto values = integers(name);
+    if (!values) return {required_integer(name)};
+    if (values->empty() || values->size() != static_cast<std::size_t>(num_layers)) {
+      file_.fail(key(name), fmt::format("has {} values; one for each of the {} layers was expected",
+                                        values->size(), num_layers));
     }
-    return values;
+    return *std::move(values);
   }
 
   std::int64_t required_integer(const char* name) const {
@@ -137,7 +132,7 @@ RopeConfig read_rope(std::span<const GgufPart> parts, const ArchitectureKeys& ke
   RopeConfig rope;
   rope.pairing = gguf_rope_pairing(config.architecture);
   rope.theta = keys.real(gguf_keys::kRopeBase).value_or(10000.0f);
-  const int head_dim = config.full_attention ? config.full_attention->head_dim : config.head_dim;
+  const int head_dim = full_head_dim(config);
   const auto rotary_dim = keys.integer(gguf_keys::kRopeDimension);
   if (rotary_dim && *rotary_dim != head_dim) {
     rope.rotary_dim = keys.to_int(gguf_keys::kRopeDimension, *rotary_dim);

@@ -363,7 +363,7 @@ class Exporter {
 
   void write_rope() {
     const RopeConfig& rope = config_.rope;
-    const int head_dim = config_.full_attention ? config_.full_attention->head_dim : config_.head_dim;
+    const int head_dim = full_head_dim(config_);
     metadata_.set_float(key(gguf_keys::kRopeBase), rope.theta);
     metadata_.set_uint32(key(gguf_keys::kRopeDimension), rope.rotary_dim == 0 ? head_dim : rope.rotary_dim);
     if (rope.llama3) write_rope_divisors();

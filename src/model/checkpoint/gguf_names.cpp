@@ -190,8 +190,7 @@ std::span<const NamePair> own_names(Architecture architecture) {
 }
 
 std::span<const NamePair> own_outer_names(Architecture architecture) {
-  const bool is_lfm2 = architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe;
-  return is_lfm2 ? std::span<const NamePair>(kLfm2Outer) : std::span<const NamePair>();
+  return has_short_conv(architecture) ? std::span<const NamePair>(kLfm2Outer) : std::span<const NamePair>();
 }
 
 /// From one of a NamePair's names to the other.

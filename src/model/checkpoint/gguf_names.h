@@ -44,15 +44,6 @@ struct GgufMixtureTraits {
   bool has_interval = false;      ///< and experts in every so many-th only
   bool has_scores = false;        ///< how experts are scored, and the scale of weights
 };
-/// Whose layers mostly have linear attention, a gated delta net.
-constexpr bool has_gated_delta(Architecture architecture) noexcept {
-  return architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
-         architecture == Architecture::kQwen35Moe;
-}
-constexpr bool has_short_conv(Architecture architecture) noexcept {
-  return architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe;
-}
-
 GgufMixtureTraits gguf_mixture_traits(Architecture architecture) noexcept;
 
 /// Layers from `num_dense` on, of them each `interval`-th of all.

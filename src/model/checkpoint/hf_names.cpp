@@ -173,11 +173,8 @@ std::string name_in_gemma4(std::string name) {
 
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
   std::string result(without_prefix(name));
-  if (architecture == Architecture::kLfm2 || architecture == Architecture::kLfm2Moe)
-    return with_parts_replaced(std::move(result), kLfm2);
-  if (architecture == Architecture::kQwen3Next || architecture == Architecture::kQwen35 ||
-      architecture == Architecture::kQwen35Moe)
-    result = with_parts_replaced(std::move(result), kGatedDelta);
+  if (has_short_conv(architecture)) return with_parts_replaced(std::move(result), kLfm2);
+  if (has_gated_delta(architecture)) result = with_parts_replaced(std::move(result), kGatedDelta);
   if (architecture == Architecture::kGemma4) return name_in_gemma4(std::move(result));
   if (may_have_experts(architecture)) result = name_in_mixture(std::move(result));
   if (architecture == Architecture::kGranite) return with_parts_replaced(std::move(result), kGranite4);
