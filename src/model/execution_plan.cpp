@@ -42,9 +42,7 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       states_(std::move(states)),
       options_(options),
       ops_(ops),
-      rope_(rope_frequencies(config.rope,
-                             config.full_attention ? config.full_attention->head_dim : config.head_dim,
-                             options.max_seq_len)),
+      rope_(rope_frequencies(config.rope, full_head_dim(config), options.max_seq_len)),
       sliding_rope_(
           rope_frequencies(config.sliding_rope.value_or(config.rope), config.head_dim, options.max_seq_len)),
       attention_(attention_options(config, {config.num_kv_heads, config.head_dim}, options), ops) {
@@ -54,32 +52,41 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
   reserve_attention();
 }
 
+Matrix ExecutionPlan::allocate_matrix(DeviceBuffer& buffer, const char* what, DType dtype, std::int64_t rows,
+                                      std::int64_t columns) {
+  buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
+  return {buffer.data.get(), dtype, rows, columns, columns};
+}
+
+DeviceBuffer ExecutionPlan::upload_numbers(const std::vector<float>& numbers, const char* what) {
+  DeviceBuffer buffer = ops_.allocate(numbers.size() * sizeof(float), what);
+  ops_.upload(buffer.data.get(), numbers.data(), numbers.size() * sizeof(float), ops_.stream());
+  return buffer;
+}
+
 void ExecutionPlan::allocate_buffers() {
-  const auto matrix = [this](DeviceBuffer& buffer, const char* what, DType dtype, std::int64_t rows,
-                             std::int64_t columns) {
-    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
-    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
-  };
   const DType dtype = options_.activation_dtype;
   const std::int64_t rows = options_.max_tokens;
-  residual_ = matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
-  normed_ = matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
+  residual_ = allocate_matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
+  normed_ = allocate_matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
   if (config_.latent) {
     allocate_latent_buffers(dtype, rows);
   } else {
     allocate_projections(dtype, rows);
   }
   if (has_states()) allocate_recurrent_buffers(dtype, rows);
-  delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
+  delta_ = allocate_matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
   if (config_.mixture) {
     const MixtureConfig& mixture = *config_.mixture;
     const std::int64_t slots = rows * mixture.num_experts_per_token;
-    router_logits_ = matrix(router_logits_buffer_, "router's logits", DType::kF32, rows, mixture.num_experts);
-    expert_gate_up_ =
-        matrix(expert_gate_up_buffer_, "experts' activations", dtype, slots, 2 * mixture.intermediate_size);
+    router_logits_ =
+        allocate_matrix(router_logits_buffer_, "router's logits", DType::kF32, rows, mixture.num_experts);
+    expert_gate_up_ = allocate_matrix(expert_gate_up_buffer_, "experts' activations", dtype, slots,
+                                      2 * mixture.intermediate_size);
     expert_gate_ = columns_of(expert_gate_up_, 0, mixture.intermediate_size);
     expert_up_ = columns_of(expert_gate_up_, mixture.intermediate_size, mixture.intermediate_size);
-    expert_results_ = matrix(expert_results_buffer_, "experts' results", dtype, slots, config_.hidden_size);
+    expert_results_ =
+        allocate_matrix(expert_results_buffer_, "experts' results", dtype, slots, config_.hidden_size);
     const auto routing = [this](DeviceBuffer& buffer, const char* what, std::int64_t num_slots,
                                 int num_experts) {
       buffer = ops_.allocate(
@@ -95,20 +102,23 @@ void ExecutionPlan::allocate_buffers() {
     routing_ = routing(routing_buffer_, "experts of tokens", slots, mixture.num_experts);
     routing_.num_slots = mixture.num_experts_per_token;
     if (mixture.shared_gate) {
-      shared_gate_logits_ = matrix(shared_gate_buffer_, "shared expert's gate", DType::kF32, rows, 1);
+      shared_gate_logits_ =
+          allocate_matrix(shared_gate_buffer_, "shared expert's gate", DType::kF32, rows, 1);
       shared_gating_ = routing(shared_routing_buffer_, "shared expert's weights", rows, 1);
       shared_gating_.num_slots = 1;
     }
     if (mixture.beside_mlp)
-      mlp_sum_ = matrix(mlp_sum_buffer_, "sums of MLP and experts", DType::kF32, rows, config_.hidden_size);
+      mlp_sum_ =
+          allocate_matrix(mlp_sum_buffer_, "sums of MLP and experts", DType::kF32, rows, config_.hidden_size);
   }
   std::int64_t widest = 0;
   for (int layer = 0; layer < config_.num_layers; ++layer) widest = std::max(widest, mlp_width(layer));
   if (widest > 0)
-    gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, (config_.gated_mlp ? 2 : 1) * widest);
-  head_input_ =
-      matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
-  matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
+    gate_up_ = allocate_matrix(gate_up_buffer_, "MLP activations", dtype, rows,
+                               (config_.gated_mlp ? 2 : 1) * widest);
+  head_input_ = allocate_matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows,
+                                config_.hidden_size);
+  allocate_matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
   if (!options_.absent_tokens.empty()) {
     host_drawable_bias_ = weights_.head_bias_numbers;  // which takes the head's bias's place
     host_drawable_bias_.resize(static_cast<std::size_t>(config_.vocab_size));
@@ -121,10 +131,9 @@ void ExecutionPlan::allocate_buffers() {
 
   if (config_.layer_embedding_size > 0) allocate_layer_embedding_buffers(dtype, rows);
   if (!config_.norms_before || config_.layer_embedding_size > 0) {
-    const std::vector<float> weights(static_cast<std::size_t>(config_.hidden_size), kNormCopyWeight);
-    copy_weights_buffer_ = ops_.allocate(weights.size() * sizeof(float), "weights that copy");
-    ops_.upload(copy_weights_buffer_.data.get(), weights.data(), weights.size() * sizeof(float),
-                ops_.stream());
+    copy_weights_buffer_ =
+        upload_numbers(std::vector<float>(static_cast<std::size_t>(config_.hidden_size), kNormCopyWeight),
+                       "weights that copy");
     copy_weights_ = {copy_weights_buffer_.data.get(), DType::kF32, 1, config_.hidden_size, nullptr};
   }
 
@@ -187,25 +196,18 @@ void ExecutionPlan::allocate_projections(DType dtype, std::int64_t rows) {
   usual_ = place(kinds.front());
   full_ = place(kinds.back());
   if (!config_.v_norm) return;
-  const std::vector<float> ones(static_cast<std::size_t>(longest_head), 1.0f);
-  v_norm_buffer_ = ops_.allocate(ones.size() * sizeof(float), "weights of the norm of values");
-  ops_.upload(v_norm_buffer_.data.get(), ones.data(), ones.size() * sizeof(float), ops_.stream());
+  v_norm_buffer_ = upload_numbers(std::vector<float>(static_cast<std::size_t>(longest_head), 1.0f),
+                                  "weights of the norm of values");
   v_norm_ = {v_norm_buffer_.data.get(), DType::kF32, 1, longest_head, nullptr};
 }
 
 void ExecutionPlan::allocate_layer_embedding_buffers(DType dtype, std::int64_t rows) {
   const std::int64_t width = config_.layer_embedding_size, all = config_.num_layers * width;
-  const auto matrix = [&](DeviceBuffer& buffer, const char* what, std::int64_t columns) {
-    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
-    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
-  };
-  layer_embeddings_ = matrix(layer_embeddings_buffer_, "embeddings of layers", all);
-  layer_embeddings_projected_ =
-      matrix(layer_embeddings_projected_buffer_, "what is added to embeddings of layers", all);
-  layer_gate_ = matrix(layer_gate_buffer_, "gates of embeddings of layers", width);
-  const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0f);
-  ones_buffer_ = ops_.allocate(ones.size() * sizeof(float), "weights that add");
-  ops_.upload(ones_buffer_.data.get(), ones.data(), ones.size() * sizeof(float), ops_.stream());
+  layer_embeddings_ = allocate_matrix(layer_embeddings_buffer_, "embeddings of layers", dtype, rows, all);
+  layer_embeddings_projected_ = allocate_matrix(layer_embeddings_projected_buffer_,
+                                                "what is added to embeddings of layers", dtype, rows, all);
+  layer_gate_ = allocate_matrix(layer_gate_buffer_, "gates of embeddings of layers", dtype, rows, width);
+  ones_buffer_ = upload_numbers(std::vector<float>(static_cast<std::size_t>(rows), 1.0f), "weights that add");
 }
 
 void ExecutionPlan::upload_frequencies() {
@@ -216,8 +218,7 @@ void ExecutionPlan::upload_frequencies() {
   frequencies.insert(frequencies.end(), sliding.begin(), sliding.end());
   no_frequencies_ = std::ssize(frequencies);
   frequencies.resize(frequencies.size() + std::max(rope_.inverse_frequencies.size(), sliding.size()));
-  frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
-  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
+  frequencies_ = upload_numbers(frequencies, "RoPE frequencies");
 }
 
 std::int64_t ExecutionPlan::mlp_width(int layer) const {

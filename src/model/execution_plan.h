@@ -191,6 +191,10 @@ class ExecutionPlan {
   }
 
   void allocate_buffers();
+  /// Of memory that `buffer` then holds.
+  Matrix allocate_matrix(DeviceBuffer& buffer, const char* what, DType dtype, std::int64_t rows,
+                         std::int64_t columns);
+  DeviceBuffer upload_numbers(const std::vector<float>& numbers, const char* what);
   void allocate_projections(DType dtype, std::int64_t rows);
   void allocate_layer_embedding_buffers(DType dtype, std::int64_t rows);
   void upload_frequencies();

@@ -21,14 +21,13 @@ Matrix rows_of_heads(const Matrix& matrix, std::int64_t num_tokens, int num_head
 void ExecutionPlan::allocate_latent_buffers(DType dtype, std::int64_t rows) {
   const LatentAttentionConfig& latent = *config_.latent;
   const std::int64_t heads = config_.num_heads;
-  const auto matrix = [&](DeviceBuffer& buffer, const char* what, std::int64_t columns,
-                          std::int64_t more_rows = 0) {
-    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>((rows + more_rows) * columns)), what);
-    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
+  const auto matrix = [&](DeviceBuffer& buffer, const char* what, std::int64_t columns) {
+    return allocate_matrix(buffer, what, dtype, rows, columns);
   };
   if (latent.q_rank > 0) q_rank_ = matrix(q_rank_buffer_, "queries' latents", latent.q_rank);
   // RoPE takes rows from where a head's turned part begins, which end as far behind the last.
-  latent_q_ = matrix(latent_q_buffer_, "queries", heads * latent.query_dim(), /*more_rows=*/1);
+  latent_q_ = first_rows(
+      allocate_matrix(latent_q_buffer_, "queries", dtype, rows + 1, heads * latent.query_dim()), rows);
   latent_kv_ = matrix(latent_kv_buffer_, "keys' and values' latents", config_.head_dim);
   usual_.q = matrix(qkv_buffer_, "queries of latents", heads * config_.head_dim);
   latent_attended_ = matrix(latent_attended_buffer_, "attended latents", heads * latent.kv_rank);
@@ -40,9 +39,7 @@ void ExecutionPlan::allocate_latent_buffers(DType dtype, std::int64_t rows) {
   heads_.experts = heads_buffer_.as<std::int32_t>();
   heads_.order = heads_.experts + slots;
   heads_.offsets = heads_.order + slots;
-  const std::vector<float> ones(slots, 1.0f);
-  ones_buffer_ = ops_.allocate(slots * sizeof(float), "weights that copy");
-  ops_.upload(ones_buffer_.data.get(), ones.data(), slots * sizeof(float), ops_.stream());
+  ones_buffer_ = upload_numbers(std::vector<float>(slots, 1.0f), "weights that copy");
   heads_.weights = ones_buffer_.as<float>();
 }
 

@@ -7,8 +7,7 @@ namespace tessera {
 
 void ExecutionPlan::allocate_recurrent_buffers(DType dtype, std::int64_t rows) {
   const auto matrix = [&](DeviceBuffer& buffer, const char* what, std::int64_t columns) {
-    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
-    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
+    return allocate_matrix(buffer, what, dtype, rows, columns);
   };
   if (config_.short_conv) {
     mix_ = matrix(mix_buffer_, "a convolution's input and gates", 3 * config_.hidden_size);
